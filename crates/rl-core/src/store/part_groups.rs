@@ -7,8 +7,6 @@ use super::{DecideRequest, Namespace, Part};
 use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::policy::Policy;
-#[cfg(feature = "redis")]
-use crate::time::Timestamp;
 
 /// The parts of a request that charge the same counters: those of one subject in one namespace.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +26,7 @@ pub(crate) struct PartGroup<'a, K> {
 
 /// The decisions on groups, in their order.
 #[cfg(feature = "redis")]
-pub(crate) type GroupDecisions = SmallVec<[Decision; 4]>;
+pub(crate) type GroupDecisions = SmallVec<[Decision; 1]>;
 
 /// The parts of a request, in groups with different keys.
 #[derive(Debug)]
@@ -103,13 +101,6 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         &self.groups
     }
 
-    /// Returns the decision on the request. `decisions` contains one decision for each group, in
-    /// the order of the groups.
-    #[cfg(feature = "redis")]
-    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
-        self.join.decision(decisions)
-    }
-
     /// Returns the decisions on the parts. `decisions` contains those on the groups.
     pub(crate) fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
         self.join.decisions_on_parts(decisions)
@@ -123,15 +114,6 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl<K> PartGroup<'_, K> {
-    /// Returns the decision on a group of unknown status. The decision has no limits, and denies
-    /// nothing.
-    #[cfg(feature = "redis")]
-    pub(crate) fn unknown_status(&self, at: Timestamp) -> Decision {
-        let mut unknown = Decision::pending(self.policy, self.cost);
-        unknown.finish(0, at, true);
-        unknown
-    }
-
     /// Adds the part at `index` of a request, which has the subject and the namespace of the group.
     /// Fails if its policy differs from that of the group, or if only one of them is in shadow.
     fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {

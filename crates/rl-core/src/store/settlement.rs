@@ -83,10 +83,4 @@ impl<'a> Settlement<'a> {
     fn is_charged(&self, place: usize, limit: Limit) -> bool {
         !limit.holds_permits() && !limit.counts_requests() && !self.uncharged.contains(place)
     }
-
-    /// Returns whether both settlements change the same counters.
-    #[cfg(feature = "redis")]
-    pub(crate) fn has_counters_of(&self, other: &Self) -> bool {
-        self.subject == other.subject && self.namespace == other.namespace
-    }
 }

@@ -14,7 +14,7 @@ pub(super) use servers::Servers;
 use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
 use super::across_slots::{AcrossSlots, LayerCalls};
-use super::batching::{BatchSettings, Batcher, PartsBatcher};
+use super::batching::{BatchSettings, Batcher};
 #[cfg(feature = "conformance")]
 use super::connection::ManualTime;
 #[cfg(feature = "redis-tls")]
@@ -315,29 +315,26 @@ impl RedisStoreBuilder {
         );
         let is_enabled = self.coalesce && is_packed;
         let batches = BatchSettings { is_enabled, placement, response_timeout };
-        let parts_batcher = PartsBatcher::new(executor.clone(), &batches);
         let batcher = Batcher::new(executor.clone(), batches);
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
         let leases =
             LeaseSettings { units: if is_packed { self.lease.units } else { 0 }, ..self.lease };
         let give_back = GiveBack::new(executor.label(), response_timeout);
-        let layers = Leases::new(cache, leases, give_back.clone(), Arc::clone(&clock));
+        let layers = Leases::new(cache, leases, give_back.clone(), clock);
         #[cfg(feature = "redis-cluster")]
         let across_slots = AcrossSlots::new(
-            LayerCalls::new(&layers, &parts_batcher, &clock, response_timeout),
+            LayerCalls::new(&layers, response_timeout),
             give_back.clone(),
             self.status_wait,
         );
         Ok(RedisStore {
             inner: Arc::new(RedisStoreInner {
                 layers,
-                parts_batcher,
                 executor,
                 give_back,
                 #[cfg(feature = "redis-cluster")]
                 across_slots,
                 fingerprinter: Fingerprinter::random(),
-                clock,
                 registry: LimiterRegistry::default(),
             }),
         })

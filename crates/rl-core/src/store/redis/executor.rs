@@ -4,29 +4,28 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 use tokio::time::timeout;
 
 #[cfg(feature = "conformance")]
 use super::connection::ManualTime;
 use super::connection::{Command, Router};
 use super::encoding::Layout;
-use super::encoding::parts::{self, EncodedPart, OwnedGroups};
-use super::encoding::parts_batch::PartsReplies;
+use super::encoding::parts;
+use super::encoding::parts_reply::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
-use super::encoding::reply::{PartResult, ScriptReply};
+use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
-use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
-use super::subject_key::SubjectKey;
-use crate::decision::Decision;
-use crate::maybe_ready::MaybeReady;
+#[cfg(feature = "redis-cluster")]
+use super::layer::RequestPart;
+use super::layer::{Amendment, Amendments, Layer, LeaseRequest, Request};
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
-use crate::policy::Policy;
 use crate::stats::{RedisCounts, RedisStats};
-use crate::store::part_groups::PartGroup;
-use crate::store::{DecideRequest, Mode, Part, Refund, Reservations, ServerLoads, StoreFuture};
+use crate::store::part_groups::GroupDecisions;
+use crate::store::{DecideRequest, Mode, Part, Reservations, Reset, ServerLoads, StoreFuture};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -43,21 +42,23 @@ pub(crate) trait Execute: Layer {
         call: &DecideCall<'_>,
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
 
+    /// Returns whether a request of several parts may share a script call with others.
+    fn can_batch(&self, request: &Request) -> bool;
+
+    /// Decides requests of several parts in one script call, one after the other. The parts of all
+    /// requests have the same policies, in the same order. A single request is always decided.
+    fn execute_requests(
+        &self,
+        requests: &[&Request],
+    ) -> impl Future<Output = Result<PartsReplies, StoreError>> + Send;
+
     /// Refunds units of several subjects, under one policy, in one script call. Returns the indices
     /// in `refunds` of those that were not made. The caller sends each of them in a call of its
     /// own.
     fn refund(
         &self,
-        refunds: &[Refund<'_>],
+        refunds: &[&Amendment],
     ) -> impl Future<Output = Result<Vec<u8>, StoreError>> + Send;
-}
-
-/// The script call that decides a request of several parts, and the data by which its reply is
-/// read.
-pub(crate) struct PartsCall {
-    command: Command,
-    parts: Vec<EncodedPart>,
-    mode: Mode,
 }
 
 /// Sends commands to Redis.
@@ -121,32 +122,6 @@ impl ScriptExecutor {
         reply.ok_or_else(reply_reader::undecided)
     }
 
-    /// Returns whether a request of several parts may share a script call with others.
-    pub(crate) fn can_batch_parts(&self, groups: &[PartGroup<'_, SubjectKey>], mode: Mode) -> bool {
-        parts::can_batch(&self.shared.encoder, groups, mode)
-    }
-
-    /// Decides `requests` in one script call, one after the other. The parts of each request have
-    /// these `policies`, in this order.
-    pub(crate) async fn execute_batch(
-        &self,
-        policies: &[Policy],
-        requests: &[&OwnedGroups],
-    ) -> Result<PartsReplies, StoreError> {
-        let call = self.shared.encoder.decide_batch(policies, requests)?;
-        let Some((command, parts)) = call else {
-            return Ok(PartsReplies::undecided(requests.len()));
-        };
-        let reply = self.shared.router.try_send(&self.at_manual_time(command)).await;
-        let reply = or_undecided_if_full(reply);
-        self.shared.counts.add_call(policies.len() * requests.len(), reply.is_err());
-        // While a slot is being migrated, the server may be unable to decide its subjects together.
-        let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };
-        let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
-        self.count_healed(healed);
-        Ok(replies)
-    }
-
     /// Returns the loads of the servers that decide `request`.
     pub(crate) fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
         let ExecutorShared { router, encoder, .. } = &*self.shared;
@@ -155,58 +130,55 @@ impl ScriptExecutor {
         router.loads(request.parts.iter().map(slot))
     }
 
-    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all
-    /// keys.
+    /// Returns the slot of a cluster that holds the keys of a part; 0 if one server holds all keys.
     ///
     /// # Errors
     ///
     /// Returns an error if the layout does not support a limit.
     #[cfg(feature = "redis-cluster")]
-    pub(crate) fn slot_of(&self, group: &PartGroup<'_, SubjectKey>) -> Result<u16, StoreError> {
-        self.shared.encoder.slot_of(group)
+    pub(crate) fn slot_of(&self, part: &RequestPart) -> Result<u16, StoreError> {
+        self.shared.encoder.slot_of(part)
     }
 
-    /// Creates the call that decides a request of several parts. On a cluster, all their keys must
-    /// be in one slot.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the layout does not support a limit.
-    pub(crate) fn call_of_parts(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        mode: Mode,
-    ) -> Result<PartsCall, StoreError> {
-        let (command, parts) = self.shared.encoder.decide_parts(groups, mode)?;
-        Ok(PartsCall { command: self.at_manual_time(command), parts, mode })
-    }
-
-    /// Runs the call of a request of several parts. Returns the decision on each part.
-    pub(crate) async fn execute_parts(
-        &self,
-        call: PartsCall,
-    ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
-        let PartsCall { command, parts, mode } = call;
-        let reply = self.shared.router.send(&command).await;
-        self.shared.counts.add_call(parts.len(), reply.is_err());
-        let reply = reply?;
-        let reply = reply_reader::read_parts(&reply, &parts)?;
-        self.count_healed(reply.healed);
-        let results = reply.parts.iter().zip(&parts);
-        let decision = |(result, part): (&PartResult, &EncodedPart)| {
-            let decision = result.decision(part.args(mode), reply.is_allowed);
-            decision.at_server_time(reply.server_time)
+    /// Decides a request of one enforced part in the packed layout.
+    async fn decide_part(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
+        let part = &request.parts[0];
+        let call = DecideCall {
+            subjects: &[&part.subject],
+            policy: &part.policy,
+            mode: request.mode,
+            costs: CallCosts::same(part.cost),
+            reservations: request.reservations,
         };
-        Ok(results.map(decision).collect())
+        let reply = self.execute_one(&call).await?;
+        let decision = reply.decision(0, call.args(part.cost));
+        Ok(smallvec![if call.lifetime().is_some() { decision.reserved() } else { decision }])
     }
 
-    /// Returns the encoder of commands for [`send`](Self::send).
-    pub(crate) fn encoder(&self) -> &RequestEncoder {
-        &self.shared.encoder
+    /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys must
+    /// be in one slot.
+    async fn decide_parts(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
+        let replies = self.execute_requests(&[request]).await?;
+        let bytes = replies.ranges().next().flatten();
+        replies.decisions(bytes.ok_or_else(reply_reader::undecided)?, request)
+    }
+
+    /// Divides changes into calls: on a cluster, one for each slot.
+    pub(crate) fn calls_of(&self, amendments: Amendments) -> Vec<Amendments> {
+        self.shared.encoder.calls_of(amendments)
+    }
+
+    /// Resets several subjects, in one call for each slot.
+    pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        let reset = |command| self.send(command).map(|reply| reply.map(drop));
+        match self.shared.encoder.reset(resets) {
+            Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
     }
 
     /// Sends a command. Resolves to the reply of its script.
-    pub(crate) fn send(&self, command: Command) -> StoreFuture<Vec<u8>> {
+    fn send(&self, command: Command) -> StoreFuture<Vec<u8>> {
         let this = self.clone();
         MaybeReady::later(
             async move { this.shared.router.send(&this.at_manual_time(command)).await },
@@ -269,9 +241,30 @@ impl Execute for ScriptExecutor {
         Ok(replies)
     }
 
-    async fn refund(&self, refunds: &[Refund<'_>]) -> Result<Vec<u8>, StoreError> {
+    fn can_batch(&self, request: &Request) -> bool {
+        parts::can_batch(&self.shared.encoder, request)
+    }
+
+    async fn execute_requests(&self, requests: &[&Request]) -> Result<PartsReplies, StoreError> {
+        let Some((command, parts)) = self.shared.encoder.decide_parts(requests)? else {
+            return Ok(PartsReplies::undecided(requests.len()));
+        };
+        let (command, router) = (self.at_manual_time(command), &self.shared.router);
+        let reply = match requests.len() {
+            1 => router.send(&command).await.map(Some),
+            _ => or_undecided_if_full(router.try_send(&command).await),
+        };
+        self.shared.counts.add_call(parts.len() * requests.len(), reply.is_err());
+        // While a slot is being migrated, the server may be unable to decide its subjects together.
+        let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };
+        let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
+        self.count_healed(healed);
+        Ok(replies)
+    }
+
+    async fn refund(&self, refunds: &[&Amendment]) -> Result<Vec<u8>, StoreError> {
         let none_made = || (0..).take(refunds.len()).collect();
-        let Some(command) = self.shared.encoder.refund_together(refunds)? else {
+        let Some(command) = self.shared.encoder.refund_together(refunds) else {
             return Ok(none_made());
         };
         let sent = self.shared.router.try_send(&self.at_manual_time(command)).await;
@@ -281,31 +274,24 @@ impl Execute for ScriptExecutor {
 }
 
 impl Layer for ScriptExecutor {
-    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
-        let (this, request) = (self.clone(), request.to_owned());
-        MaybeReady::later(async move {
-            let request = request.as_ref();
-            let call = DecideCall {
-                subjects: &[request.subject],
-                policy: request.policy,
-                mode: request.mode,
-                costs: CallCosts::same(request.cost),
-                reservations: request.reservations,
-            };
-            let reply = this.execute_one(&call).await?;
-            let decision = reply.decision(0, call.args(request.cost));
-            let is_reserved = this.layout() == Layout::Packed && call.lifetime().is_some();
-            Ok(if is_reserved { decision.reserved() } else { decision })
-        })
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        let this = self.clone();
+        match &request.parts[..] {
+            [part] if !part.is_shadow && self.layout() == Layout::Packed => {
+                MaybeReady::later(async move { this.decide_part(&request).await })
+            }
+            _ => MaybeReady::later(async move { this.decide_parts(&request).await }),
+        }
     }
 
-    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
-        let LeaseRequest { subject, policy, units, least } = request;
-        let (this, subject, policy) = (self.clone(), subject.to_owned(), policy.clone());
+    fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply> {
+        let this = self.clone();
         MaybeReady::later(async move {
+            let LeaseRequest { request, units, least } = request;
+            let part = &request.parts[0];
             let call = DecideCall {
-                subjects: &[subject.as_ref()],
-                policy: &policy,
+                subjects: &[&part.subject],
+                policy: &part.policy,
                 mode: Mode::Check,
                 costs: CallCosts::Same { cost: Cost::ONE, calls: units, least },
                 reservations: Reservations::Ignore,
@@ -319,8 +305,8 @@ impl Layer for ScriptExecutor {
         })
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        match self.shared.encoder.amend(&amendment.operation) {
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        match self.shared.encoder.amend(&amendments) {
             Ok(command) => self.send(command),
             Err(error) => MaybeReady::ready(Err(error)),
         }

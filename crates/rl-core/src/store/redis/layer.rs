@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! RedisStore
-//!     │ PartRequest, Amendment
+//!     │ Request: one to eight parts, Amendment
 //!     ▼
 //! Leases           spends units that were charged ahead, and charges more ahead
 //!     ▼
@@ -13,164 +13,267 @@
 //! ScriptExecutor   encodes a call, runs the script, and decodes the reply
 //! ```
 //!
-//! Each layer decides the requests that it can decide, and forwards all others to the layer below.
-//! A layer that is switched off forwards everything.
+//! Each layer decides the requests, or the parts of them, that it can decide, and forwards the rest
+//! to the layer below. A layer that is switched off forwards everything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::encoding::reply::ScriptReply;
-use super::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
-use crate::decision::Decision;
+use super::subject_key::{KeyedSubject, SubjectKey};
+use crate::decision::{Decision, Origin};
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::part_groups::PartGroup;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::{
-    Mode, Refund, RefundOf, Renewal, Reservation, ReservationChange, Reservations, StoreFuture,
+    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Settlement, StoreFuture,
 };
 use crate::time::Timestamp;
 
 /// One layer of the store. Clones are cheap, and share their state.
 pub(crate) trait Layer: Clone + Send + Sync + 'static {
-    /// Decides `request`.
-    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision>;
+    /// Decides `request` in one step. Resolves to a decision on each part.
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions>;
 
     /// Charges units ahead of the requests that will spend them.
-    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply>;
+    fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply>;
 
-    /// Changes counts outside a decision. Resolves to the reply of the script.
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>>;
+    /// Changes the counts of different subjects outside a decision, in one step. Resolves to the
+    /// reply of the script, which concerns the first of them.
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>>;
 }
 
-/// One part of a [`DecideRequest`](crate::store::DecideRequest), with the key of its subject.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PartRequest<'a> {
-    pub(crate) subject: KeyedSubjectRef<'a>,
-    pub(crate) policy: &'a Policy,
+/// A request to decide. It owns its parts, because it may wait in queues and tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The parts, each with counters of its own.
+    pub(crate) parts: SmallVec<[RequestPart; 1]>,
     pub(crate) mode: Mode,
-    pub(crate) cost: Cost,
     pub(crate) reservations: Reservations,
-    /// The time at which the request reached the store, on the
-    /// [`MonotonicClock`](super::shortcuts::MonotonicClock).
-    pub(crate) now: u64,
 }
 
-impl<'a> PartRequest<'a> {
-    /// Creates the request of a group that makes no reservation.
-    pub(crate) const fn of_group(group: &PartGroup<'a, SubjectKey>, mode: Mode, now: u64) -> Self {
-        let PartGroup { key, namespace, subject, policy, cost, .. } = *group;
-        let subject = KeyedSubjectRef { namespace, subject, key };
-        Self { subject, policy, mode, cost, reservations: Reservations::Ignore, now }
-    }
+/// One part of a [`Request`].
+#[derive(Clone, Debug)]
+pub(crate) struct RequestPart {
+    pub(crate) subject: KeyedSubject,
+    pub(crate) policy: Policy,
+    pub(crate) cost: Cost,
+    pub(crate) is_shadow: bool,
+}
 
-    /// Returns whether shortcuts may decide the request.
+/// A part that a shortcut may decide. It borrows, so that a decision without the server owns
+/// nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainCheck<'a> {
+    pub(crate) key: SubjectKey,
+    pub(crate) policy: &'a Policy,
+    pub(crate) cost: Cost,
+}
+
+impl<'a> PlainCheck<'a> {
+    /// Returns the data of a part of a request in `mode`, if shortcuts may decide the part.
     ///
     /// A concurrency limit allows requests again as soon as a permit is released, so nothing about
     /// it may be cached.
-    pub(crate) fn is_plain_check(&self) -> bool {
-        self.charges_cost() && !self.policy.has_permits()
+    pub(crate) fn new(mode: Mode, key: SubjectKey, policy: &'a Policy, cost: Cost) -> Option<Self> {
+        let is_plain = mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits();
+        is_plain.then_some(Self { key, policy, cost })
+    }
+}
+
+impl Request {
+    /// Returns a request of some of the parts, in this mode.
+    pub(crate) fn of_parts(
+        &self,
+        parts: impl IntoIterator<Item = RequestPart>,
+        mode: Mode,
+    ) -> Arc<Self> {
+        let parts = parts.into_iter().collect();
+        Arc::new(Self { parts, mode, reservations: self.reservations })
     }
 
-    /// Returns whether the request is a check that charges its whole cost or nothing. A check with
-    /// a cost of 0 never changes a count.
+    /// Returns the data by which a shortcut decides a part of the request, if shortcuts may.
+    pub(crate) fn plain_check<'a>(&self, part: &'a RequestPart) -> Option<PlainCheck<'a>> {
+        PlainCheck::new(self.mode, part.subject.key, &part.policy, part.cost)
+    }
+
+    /// Returns whether each part is charged its whole cost or nothing. A check with a cost of 0
+    /// never changes a count.
     pub(crate) fn charges_cost(&self) -> bool {
-        self.mode == Mode::Check && self.cost > Cost::ZERO
+        self.mode == Mode::Check && self.parts.iter().all(|part| part.cost > Cost::ZERO)
     }
 
-    /// Returns the same request with another time.
-    pub(crate) const fn at(self, now: u64) -> Self {
-        Self { now, ..self }
+    /// Returns whether the parts of both requests have the same policies, in the same order.
+    pub(crate) fn has_policies_of(&self, other: &Self) -> bool {
+        let mut pairs = self.parts.iter().zip(&other.parts);
+        self.parts.len() == other.parts.len()
+            && pairs.all(|(one, other)| one.policy == other.policy)
     }
 
-    pub(crate) fn to_owned(self) -> OwnedPartRequest {
-        let Self { subject, policy, mode, cost, reservations, now } = self;
-        let (subject, policy) = (subject.to_owned(), policy.clone());
-        OwnedPartRequest { subject, policy, mode, cost, reservations, now }
-    }
-}
-
-/// An owned [`PartRequest`], for tasks and futures.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnedPartRequest {
-    pub(crate) subject: KeyedSubject,
-    pub(crate) policy: Policy,
-    mode: Mode,
-    pub(crate) cost: Cost,
-    reservations: Reservations,
-    now: u64,
-}
-
-impl OwnedPartRequest {
-    pub(crate) const fn as_ref(&self) -> PartRequest<'_> {
-        let Self { subject, policy, mode, cost, reservations, now } = self;
-        PartRequest {
-            subject: subject.as_ref(),
-            policy,
-            mode: *mode,
-            cost: *cost,
-            reservations: *reservations,
-            now: *now,
+    /// Returns the decisions on a request that the cached denial of one part denies.
+    pub(crate) fn denied_by(&self, denied: usize, denial: Decision) -> GroupDecisions {
+        if self.parts.len() == 1 {
+            return smallvec![denial];
         }
+        let at = denial.at();
+        let decision = |(index, part): (usize, &RequestPart)| match index == denied {
+            true => denial.clone(),
+            false => part.unknown_status(at).with_origin(Origin::LocalDeny),
+        };
+        self.parts.iter().enumerate().map(decision).collect()
+    }
+}
+
+impl RequestPart {
+    /// Returns the part with another cost.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn with_cost(&self, cost: Cost) -> Self {
+        Self { cost, ..self.clone() }
+    }
+
+    /// Returns the decision on a part of unknown status. The decision has no limits, and denies
+    /// nothing.
+    pub(crate) fn unknown_status(&self, at: Timestamp) -> Decision {
+        let mut unknown = Decision::pending(&self.policy, self.cost);
+        unknown.finish(0, at, true);
+        unknown
     }
 }
 
 /// A request to charge units to one subject ahead.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseRequest<'a> {
-    pub(crate) subject: KeyedSubjectRef<'a>,
-    pub(crate) policy: &'a Policy,
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseRequest {
+    /// A check of one unit of the subject.
+    pub(crate) request: Arc<Request>,
     /// The maximum number of units to charge.
     pub(crate) units: u16,
     /// The minimum number of units that is useful. If fewer remain, none is charged.
     pub(crate) least: u16,
 }
 
-/// An owned [`Refund`], for tasks and queues.
+impl LeaseRequest {
+    pub(crate) fn new(subject: KeyedSubject, policy: Policy, units: u16, least: u16) -> Self {
+        let parts = smallvec![RequestPart { subject, policy, cost: Cost::ONE, is_shadow: false }];
+        let (mode, reservations) = (Mode::Check, Reservations::Ignore);
+        Self { request: Arc::new(Request { parts, mode, reservations }), units, least }
+    }
+}
+
+/// A change of the counts of one subject, outside a decision.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedRefund {
+pub(crate) struct Amendment {
     pub(crate) subject: KeyedSubject,
     pub(crate) policy: Policy,
+    /// The time of the charge.
     pub(crate) charged: Timestamp,
+    /// The time at which the current leases of the permits began.
+    pub(crate) leased: Timestamp,
+    /// The units to refund to each limit, and the further units to charge to it, in the order of the
+    /// policy.
+    pub(crate) units: SmallVec<[ChangedUnits; 6]>,
+    pub(crate) operation: AmendOperation,
+}
+
+/// The changes of one operation, each of another subject.
+pub(crate) type Amendments = SmallVec<[Amendment; 1]>;
+
+/// The change of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedUnits {
+    pub(crate) refunded: u64,
+    pub(crate) added: u64,
+}
+
+/// The operation of an [`Amendment`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AmendOperation {
+    /// Refunds units, releases permits, and charges further units.
+    Settle,
+    /// Refunds permits, and charges them again.
+    Renew,
+    /// Renews a reservation, or ends it and refunds the units.
+    ChangeReservation(HeldReservation),
+}
+
+/// The data of a reservation by which the server finds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldReservation {
+    /// The units that were charged.
     pub(crate) units: u64,
-    pub(crate) of: RefundOf,
+    /// The limits that were not charged.
     pub(crate) uncharged: LimitSet,
+    pub(crate) expires: Timestamp,
+    /// The time for which the reservation is renewed, or `None` if it ends.
+    pub(crate) renewed_for: Option<Duration>,
 }
 
-impl OwnedRefund {
-    /// Copies a refund of this subject.
-    pub(crate) fn new(subject: KeyedSubjectRef<'_>, refund: &Refund<'_>) -> Self {
-        let Refund { policy, charged, units, of, uncharged, .. } = *refund;
-        Self { subject: subject.to_owned(), policy: policy.clone(), charged, units, of, uncharged }
+impl Amendment {
+    pub(crate) fn refund(subject: KeyedSubject, refund: &Refund<'_>) -> Self {
+        let limits = 0..refund.policy.limits().len();
+        let units = |place| ChangedUnits { refunded: refund.units_of(place), added: 0 };
+        let (policy, charged) = (refund.policy.clone(), refund.charged);
+        let (units, operation) = (limits.map(units).collect(), AmendOperation::Settle);
+        Self { subject, policy, charged, leased: charged, units, operation }
     }
 
-    pub(crate) const fn as_ref(&self) -> Refund<'_> {
-        let Self { subject, policy, charged, units, of, uncharged } = self;
-        let KeyedSubject { namespace, subject, .. } = subject;
-        let (charged, units, of, uncharged) = (*charged, *units, *of, *uncharged);
-        Refund { namespace, subject, policy, charged, units, of, uncharged }
+    pub(crate) fn settlement(subject: KeyedSubject, settlement: &Settlement<'_>) -> Self {
+        let (release, refund) = (settlement.release(), settlement.refund());
+        // A limit is either released or refunded.
+        let units = (0..settlement.policy.limits().len()).map(|place| ChangedUnits {
+            refunded: release.units_of(place).max(refund.units_of(place)),
+            added: Cost::new(settlement.units_added_to(place)).units(),
+        });
+        // Only one of the times matters if only permits are released, or if none is.
+        let (charged, leased) = match (release.is_empty(), refund.is_empty()) {
+            (true, _) => (settlement.charged, settlement.charged),
+            (false, true) => (settlement.leased, settlement.leased),
+            (false, false) => (settlement.charged, settlement.leased),
+        };
+        let (policy, operation) = (settlement.policy.clone(), AmendOperation::Settle);
+        Self { subject, policy, charged, leased, units: units.collect(), operation }
     }
 
-    pub(crate) const fn amendment(&self) -> Amendment<'_> {
-        let operation = AmendOperation::Refund(self.as_ref());
-        Amendment { subject: self.subject.as_ref(), operation }
+    pub(crate) fn renewal(subject: KeyedSubject, renewal: &Renewal<'_>) -> Self {
+        Self { operation: AmendOperation::Renew, ..Self::refund(subject, &renewal.as_refund()) }
     }
-}
 
-/// A change of counts outside a decision.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Amendment<'a> {
-    pub(crate) subject: KeyedSubjectRef<'a>,
-    pub(crate) operation: AmendOperation<'a>,
-}
+    pub(crate) fn of_reservation(
+        subject: KeyedSubject,
+        reservation: &Reservation<'_>,
+        change: ReservationChange,
+    ) -> Self {
+        let (refund, renewed_for) = match change {
+            ReservationChange::Renew(lifetime) => {
+                (reservation.refund(0, LimitSet::EMPTY), Some(lifetime))
+            }
+            ReservationChange::Settle { returned, kept } => {
+                (reservation.refund(returned, kept), None)
+            }
+        };
+        let Reservation { units, uncharged, expires, .. } = *reservation;
+        let held = HeldReservation { units, uncharged, expires, renewed_for };
+        let operation = AmendOperation::ChangeReservation(held);
+        Self { operation, ..Self::refund(subject, &refund) }
+    }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AmendOperation<'a> {
-    Refund(Refund<'a>),
-    Renew(Renewal<'a>),
-    ChangeReservation(Reservation<'a>, ReservationChange),
-}
+    /// Returns whether the amendment only refunds units that were charged at one time. Such
+    /// amendments have a fast path.
+    pub(crate) fn is_refund(&self) -> bool {
+        matches!(self.operation, AmendOperation::Settle)
+            && self.charged == self.leased
+            && self.units.iter().all(|units| units.added == 0)
+    }
 
-impl Amendment<'_> {
+    /// Returns whether the amendment changes no limit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.iter().all(|units| *units == ChangedUnits::default())
+    }
+
     /// Returns whether requests that were denied may be allowed after the change.
     pub(crate) const fn may_lower_counts(&self) -> bool {
-        !matches!(self.operation, AmendOperation::Renew(_))
+        !matches!(self.operation, AmendOperation::Renew)
     }
 }
 

@@ -50,7 +50,7 @@ impl RedisStore {
             let policies: Vec<_> = request.into_iter().collect();
             let purposes = match policies[..] {
                 [_] => Purpose::of_layout(Layout::Packed),
-                _ => &Purpose::OF_PARTS,
+                _ => &[Purpose::Parts],
             };
             add(purposes, policies, &mut listed);
         }

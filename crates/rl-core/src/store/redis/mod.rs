@@ -17,10 +17,8 @@ mod give_back;
 mod hash_slot;
 mod layer;
 mod listed_scripts;
-mod parts;
 mod pending;
 mod scripts;
-mod settlement;
 mod shortcuts;
 mod subject_key;
 #[cfg(test)]
@@ -30,8 +28,8 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "redis-cluster")]
-use across_slots::{AcrossSlots, LayerCalls};
-use batching::{Batcher, PartsBatcher};
+use across_slots::{AcrossSlots, LayerCalls, slots_of};
+use batching::Batcher;
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
 #[cfg(feature = "redis-tls")]
@@ -44,21 +42,24 @@ use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use give_back::GiveBack;
-use layer::{AmendOperation, Amendment, Layer, PartRequest};
+use layer::{Amendment, Amendments, Layer, PlainCheck, Request, RequestPart};
 pub use scripts::Script;
-use shortcuts::{DenialCache, Leases, MonotonicClock};
-use subject_key::{KeyedSubjectRef, SubjectKey};
+use shortcuts::{DenialCache, Leases};
+use smallvec::smallvec;
+use subject_key::{KeyedSubject, SubjectKey};
 
 use super::fingerprint::Fingerprinter;
+use super::part_groups::{GroupDecisions, PartGroup, PartGroups};
 use super::{
-    DecideRequest, LimiterRegistry, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reset, ServerLoads, Settlement, Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Namespace, Part, Refund, Renewal, Reservation,
+    ReservationChange, ReservationStatus, Reservations, Reset, ServerLoads, Settlement, Store,
+    StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
-use crate::model::Subject;
 #[cfg(feature = "conformance")]
-use crate::model::{Cost, StoreError};
+use crate::model::Cost;
+use crate::model::{FailureKind, StoreError, Subject};
 #[cfg(feature = "conformance")]
 use crate::policy::Policy;
 use crate::stats::{RedisStats, StoreStats};
@@ -106,13 +107,11 @@ pub struct RedisStore {
 
 struct RedisStoreInner {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
-    parts_batcher: PartsBatcher,
     executor: ScriptExecutor,
     give_back: GiveBack,
     #[cfg(feature = "redis-cluster")]
     across_slots: AcrossSlots<LayerCalls>,
     fingerprinter: Fingerprinter,
-    clock: Arc<MonotonicClock>,
     registry: LimiterRegistry,
 }
 
@@ -231,49 +230,118 @@ impl RedisStore {
         Ok(reply.decision(0, CallArgs { policy, mode, cost }))
     }
 
-    fn keyed<'a>(&self, namespace: &'a Namespace, subject: &'a Subject) -> KeyedSubjectRef<'a> {
-        let key = SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject));
-        KeyedSubjectRef { namespace, subject, key }
+    fn key(&self, namespace: &Namespace, subject: &Subject) -> SubjectKey {
+        SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject))
     }
 
-    fn amend(
+    fn keyed(&self, namespace: &Namespace, subject: &Subject) -> KeyedSubject {
+        let key = self.key(namespace, subject);
+        KeyedSubject { namespace: namespace.clone(), subject: subject.clone(), key }
+    }
+
+    /// Decides the only part of a request without asking the server. The shortcuts borrow the part,
+    /// because to own it takes longer than a shortcut itself.
+    fn shortcut(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let part = sole_part(request)?;
+        let key = self.key(request.namespace_of(part), part.subject);
+        let check = PlainCheck::new(request.mode, key, part.policy, part.cost)?;
+        self.inner.layers.shortcut(check, request.reservations)
+    }
+
+    /// Returns a request that owns the only part of `request`.
+    fn owned(&self, request: &DecideRequest<'_>, part: &Part<'_>) -> Arc<Request> {
+        let subject = self.keyed(request.namespace_of(part), part.subject);
+        let (policy, cost) = (part.policy.clone(), part.cost);
+        let parts = smallvec![RequestPart { subject, policy, cost, is_shadow: false }];
+        let (mode, reservations) = (request.mode, request.reservations);
+        Arc::new(Request { parts, mode, reservations })
+    }
+
+    /// Groups the parts of a request by their counters.
+    fn grouped<'a>(
         &self,
-        namespace: &Namespace,
-        subject: &Subject,
-        operation: AmendOperation<'_>,
-    ) -> StoreFuture<Vec<u8>> {
-        let subject = self.keyed(namespace, subject);
-        self.inner.layers.amend(Amendment { subject, operation })
+        request: &DecideRequest<'a>,
+    ) -> Result<(PartGroups<'a, SubjectKey>, Arc<Request>), StoreError> {
+        let grouped = PartGroups::new(request, |namespace, subject| self.key(namespace, subject))?;
+        let part = |group: &PartGroup<'_, SubjectKey>| {
+            let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
+            let (namespace, subject) = (namespace.clone(), subject.clone());
+            let subject = KeyedSubject { namespace, subject, key };
+            RequestPart { subject, policy: policy.clone(), cost, is_shadow }
+        };
+        let parts = grouped.groups().iter().map(part).collect();
+        // Requests of several parts make no reservations.
+        let request = Request { parts, mode: request.mode, reservations: Reservations::Ignore };
+        Ok((grouped, Arc::new(request)))
     }
 
-    /// Returns the request that the layers decide; `None` if it has several parts, or a part that
-    /// is in shadow or undisclosed.
-    fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Option<PartRequest<'a>> {
-        let part = request.sole_part().ok()?;
-        Some(PartRequest {
-            subject: self.keyed(request.namespace_of(&part), part.subject),
-            policy: part.policy,
-            mode: request.mode,
-            cost: part.cost,
-            reservations: request.reservations,
-            now: self.inner.clock.now(),
-        })
+    /// Gives charges back in one step, or on a cluster in one step for each slot.
+    fn settle_all(&self, amendments: impl IntoIterator<Item = Amendment>) -> StoreFuture<()> {
+        let changes = amendments.into_iter().filter(|amendment| !amendment.is_empty());
+        let changes: Amendments = changes.collect();
+        let is_repeated = |(index, change): (usize, &Amendment)| {
+            changes[index + 1..].iter().any(|other| other.subject.key == change.subject.key)
+        };
+        if changes.is_empty() {
+            return done();
+        }
+        if changes.iter().enumerate().any(is_repeated) {
+            let error = StoreError::new(FailureKind::Unsupported);
+            let error = error.with_detail("several settlements of one subject in one call");
+            return MaybeReady::ready(Err(error));
+        }
+        let calls = self.inner.executor.calls_of(changes).into_iter();
+        calls.map(|call| self.give_back(call).map(|reply| reply.map(drop))).fold(done(), both)
+    }
+
+    /// Makes changes in one call, which is repeated while Redis certainly executes nothing.
+    fn give_back(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        let layers = self.inner.layers.clone();
+        self.inner.give_back.run(move || layers.amend(amendments.clone()))
+    }
+
+    /// Decides the parts of a request in one script call, or on a cluster in one call for each slot.
+    fn decide_parts(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        #[cfg(feature = "redis-cluster")]
+        match slots_of(&self.inner.executor, &request) {
+            Ok(slots) if slots.len() > 1 => {
+                // A cached denial denies the request before any slot is called.
+                return match self.inner.layers.denials().denial_of(&request) {
+                    Some(denied) => MaybeReady::ready(Ok(denied)),
+                    None => self.inner.across_slots.decide(request, slots),
+                };
+            }
+            Ok(_) => {}
+            Err(error) => return MaybeReady::ready(Err(error)),
+        }
+        self.inner.layers.decide(request)
     }
 }
 
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        match self.part_request(&request) {
-            Some(request) => self.inner.layers.decide(request),
-            None => self.decide_parts(&request),
+        if let Some(decision) = self.shortcut(&request) {
+            return MaybeReady::ready(Ok(decision));
         }
+        if let Some(part) = sole_part(&request) {
+            let decided = self.inner.layers.decide(self.owned(&request, part));
+            return decided.map(|decided| sole(decided?));
+        }
+        let (grouped, request) = match self.grouped(&request) {
+            Ok(grouped) => grouped,
+            Err(error) => return MaybeReady::ready(Err(error)),
+        };
+        let join = grouped.join();
+        self.decide_parts(request).map(move |decided| Ok(join.decision(decided?)))
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
-        match self.part_request(request) {
-            Some(request) => self.inner.layers.decide_locally(request),
-            None => self.decide_parts_locally(request),
+        if let Some(part) = sole_part(request) {
+            return sole(self.inner.layers.decide_locally(&self.owned(request, part))?).ok();
         }
+        let (grouped, request) = self.grouped(request).ok()?;
+        let decided = self.inner.layers.decide_locally(&request)?;
+        Some(grouped.join().decision(decided))
     }
 
     fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
@@ -293,22 +361,22 @@ impl Store for RedisStore {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.is_empty() {
-            return MaybeReady::ready(Ok(()));
-        }
-        self.run_refund(&refund).map(|reply| reply.map(drop))
+        let subject = self.keyed(refund.namespace, refund.subject);
+        self.settle_all([Amendment::refund(subject, &refund)])
     }
 
     fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
-        self.settle_all(settlements)
+        self.settle_all(settlements.iter().map(|settlement| {
+            Amendment::settlement(self.keyed(settlement.namespace, settlement.subject), settlement)
+        }))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         if renewal.is_empty() {
             return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
-        let amended =
-            self.amend(renewal.namespace, renewal.subject, AmendOperation::Renew(renewal));
+        let subject = self.keyed(renewal.namespace, renewal.subject);
+        let amended = self.inner.layers.amend(smallvec![Amendment::renewal(subject, &renewal)]);
         amended.map(|reply| arguments::read_renewed(&reply?))
     }
 
@@ -317,13 +385,9 @@ impl Store for RedisStore {
     }
 
     fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject).to_owned();
+        let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject);
         let subjects = resets.iter().map(subject).collect();
-        let reset = |command| self.inner.executor.send(command).map(|reply| reply.map(drop));
-        let reset = match self.inner.executor.encoder().reset(resets) {
-            Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
-            Err(error) => MaybeReady::ready(Err(error)),
-        };
+        let reset = self.inner.executor.reset(resets);
         self.inner.layers.reset_after_leases(subjects, reset)
     }
 
@@ -332,14 +396,11 @@ impl Store for RedisStore {
         reservation: Reservation<'_>,
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
-        let operation = AmendOperation::ChangeReservation(reservation, change);
-        let (namespace, subject) = (reservation.namespace, reservation.subject);
+        let subject = self.keyed(reservation.namespace, reservation.subject);
+        let amendments = smallvec![Amendment::of_reservation(subject, &reservation, change)];
         let amended = match change {
-            ReservationChange::Renew(_) => self.amend(namespace, subject, operation),
-            ReservationChange::Settle { .. } => {
-                let subject = self.keyed(namespace, subject);
-                self.settle_reservation(Amendment { subject, operation })
-            }
+            ReservationChange::Renew(_) => self.inner.layers.amend(amendments),
+            ReservationChange::Settle { .. } => self.give_back(amendments),
         };
         let expires = reservation.expires;
         amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))
@@ -350,6 +411,18 @@ impl Store for RedisStore {
         // This calls the inherent function `close`, not the method of the trait.
         MaybeReady::later(async move { Self::close(&this).await })
     }
+}
+
+/// Returns the only part of a request, if it is neither in shadow nor undisclosed. Its decision is
+/// the decision on the request.
+fn sole_part<'a>(request: &DecideRequest<'a>) -> Option<&'a Part<'a>> {
+    let [part] = request.parts else { return None };
+    part.is_plain().then_some(part)
+}
+
+/// Returns the decision on the only part of a request.
+fn sole(decisions: GroupDecisions) -> Result<Decision, StoreError> {
+    decisions.into_iter().next().ok_or_else(encoding::reply_reader::undecided)
 }
 
 impl fmt::Debug for RedisStore {

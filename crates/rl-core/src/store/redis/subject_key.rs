@@ -18,14 +18,6 @@ pub(crate) struct SubjectKey(Fingerprint);
 pub(crate) type SubjectMap<T> = IndexMap<SubjectKey, T, BuildHasherDefault<IdentityHasher>>;
 
 /// A subject in a namespace, with its key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyedSubjectRef<'a> {
-    pub(crate) namespace: &'a Namespace,
-    pub(crate) subject: &'a Subject,
-    pub(crate) key: SubjectKey,
-}
-
-/// An owned [`KeyedSubjectRef`], for tasks and futures.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedSubject {
     pub(crate) namespace: Namespace,
@@ -52,20 +44,6 @@ impl SubjectKey {
 impl Hash for SubjectKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0.bits());
-    }
-}
-
-impl KeyedSubjectRef<'_> {
-    pub(crate) fn to_owned(self) -> KeyedSubject {
-        let Self { namespace, subject, key } = self;
-        KeyedSubject { namespace: namespace.clone(), subject: subject.clone(), key }
-    }
-}
-
-impl KeyedSubject {
-    pub(crate) const fn as_ref(&self) -> KeyedSubjectRef<'_> {
-        let Self { namespace, subject, key } = self;
-        KeyedSubjectRef { namespace, subject, key: *key }
     }
 }
 

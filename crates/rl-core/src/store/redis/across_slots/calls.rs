@@ -10,40 +10,29 @@ use smallvec::smallvec;
 use tokio::time::timeout;
 
 use crate::maybe_ready::MaybeReady;
-use crate::model::{FailureKind, Mode, StoreError};
+use crate::model::{FailureKind, StoreError};
 use crate::store::StoreFuture;
-use crate::store::part_groups::{GroupDecisions, PartGroup};
-use crate::store::redis::batching::{Batcher, PartsBatcher};
+use crate::store::part_groups::GroupDecisions;
+use crate::store::redis::batching::Batcher;
 use crate::store::redis::executor::ScriptExecutor;
-use crate::store::redis::layer::{Amendment, Layer, PartRequest};
-use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, RequestStamp};
-use crate::store::redis::subject_key::SubjectKey;
+use crate::store::redis::layer::{Amendment, Layer, Request};
+use crate::store::redis::shortcuts::{DenialCache, Leases};
 
 /// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled,
 /// except a check, which may join a batch earlier.
 pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
-    /// Decides groups in one slot, in one step. `stamps` has an entry for each group.
-    fn decide(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        stamps: &[Option<RequestStamp>],
-        mode: Mode,
-    ) -> StoreFuture<GroupDecisions>;
+    /// Decides a request whose parts are all in one slot, in one step.
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions>;
 
     /// Changes the counts of one subject.
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>>;
+    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>>;
 }
 
-/// Calls slots through the layers of the store.
-///
-/// A group that is alone in its slot is decided by the layers like a request of one part: with
-/// leased units, by a cached denial, or in a batch. Several groups are decided in one script call,
-/// which they may share with those of other requests.
+/// Calls slots through the layers of the store: with leased units, by cached denials, or in script
+/// calls, which they may share with other requests.
 #[derive(Clone)]
 pub(crate) struct LayerCalls {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
-    parts_batcher: PartsBatcher,
-    clock: Arc<MonotonicClock>,
     /// The longest time that a decision may take. The calls outlive the deadline of the request, so
     /// they need a bound of their own.
     response_timeout: Duration,
@@ -53,49 +42,9 @@ impl LayerCalls {
     /// Creates the calls of a store with these layers.
     pub(crate) fn new(
         layers: &Leases<DenialCache<Batcher<ScriptExecutor>>>,
-        parts_batcher: &PartsBatcher,
-        clock: &Arc<MonotonicClock>,
         response_timeout: Duration,
     ) -> Self {
-        Self {
-            layers: layers.clone(),
-            parts_batcher: parts_batcher.clone(),
-            clock: Arc::clone(clock),
-            response_timeout,
-        }
-    }
-
-    fn decide_one(
-        &self,
-        group: &PartGroup<'_, SubjectKey>,
-        mode: Mode,
-    ) -> StoreFuture<GroupDecisions> {
-        // A part in shadow is charged the whole cost or nothing.
-        let mode = if group.is_shadow && mode == Mode::CheckUpTo { Mode::Check } else { mode };
-        let request = PartRequest::of_group(group, mode, self.clock.now());
-        self.layers.decide(request).map(|decision| Ok(smallvec![decision?]))
-    }
-
-    fn decide_several(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        stamps: &[Option<RequestStamp>],
-        mode: Mode,
-    ) -> StoreFuture<GroupDecisions> {
-        let pending = match self.parts_batcher.decide(groups, mode) {
-            Ok(pending) => pending,
-            Err(error) => return MaybeReady::ready(Err(error)),
-        };
-        let keys = groups.iter().map(|group| group.key);
-        let keys: Vec<_> = keys.zip(stamps.iter().copied()).collect();
-        let this = self.clone();
-        MaybeReady::later(async move {
-            let decisions = pending.decisions().await?;
-            for ((key, stamp), decision) in keys.into_iter().zip(&decisions) {
-                this.layers.denials().remember(key, decision, stamp);
-            }
-            Ok(decisions)
-        })
+        Self { layers: layers.clone(), response_timeout }
     }
 }
 
@@ -111,21 +60,12 @@ fn within<T: Send + 'static>(bound: Duration, result: StoreFuture<T>) -> StoreFu
 }
 
 impl SlotCalls for LayerCalls {
-    fn decide(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        stamps: &[Option<RequestStamp>],
-        mode: Mode,
-    ) -> StoreFuture<GroupDecisions> {
-        let decisions = match groups {
-            [group] => self.decide_one(group, mode),
-            groups => self.decide_several(groups, stamps, mode),
-        };
-        within(self.response_timeout, decisions)
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        within(self.response_timeout, self.layers.decide(request))
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        self.layers.amend(amendment)
+    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
+        self.layers.amend(smallvec![amendment])
     }
 }
 

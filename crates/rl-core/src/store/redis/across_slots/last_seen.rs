@@ -22,7 +22,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::decision::Decision;
 use crate::policy::Policy;
-use crate::store::redis::encoding::parts::OwnedGroup;
+use crate::store::redis::layer::RequestPart;
 use crate::store::redis::subject_key::SubjectKey;
 
 /// The number of entries, of 8 bytes each.
@@ -34,7 +34,7 @@ const SHARE: u64 = 0xffff;
 /// The share for a part that this process has not seen: the whole limit remains.
 const UNUSED: u64 = SHARE;
 
-/// The groups in one slot, as indices into the groups of the request.
+/// The parts in one slot, as indices into the parts of the request.
 pub(crate) type Slot = SmallVec<[usize; 4]>;
 
 /// The positions of the slots that are called at once.
@@ -80,18 +80,17 @@ impl LastSeen {
     }
 
     /// Returns the stages in which the slots are called.
-    pub(super) fn stages(&self, groups: &[OwnedGroup], slots: &[Slot]) -> Stages {
+    pub(super) fn stages(&self, parts: &[RequestPart], slots: &[Slot]) -> Stages {
         let all = 0..slots.len();
-        let enforced = |group: &&OwnedGroup| !group.is_shadow;
-        let shares = groups.iter().filter(enforced).map(|group| self.share(group.subject.key));
+        let enforced = |part: &&RequestPart| !part.is_shadow;
+        let shares = parts.iter().filter(enforced).map(|part| self.share(part.subject.key));
         if shares.into_iter().all(|share| share.is_some_and(|share| share > SHARE / 2)) {
             return smallvec![all.collect()];
         }
         let scarcity = |slot: &usize| {
-            let groups = slots[*slot].iter().map(|&index| &groups[index]).filter(enforced);
-            let scarcity = groups.map(|group| {
-                (self.share(group.subject.key).unwrap_or(UNUSED), rate(&group.policy))
-            });
+            let parts = slots[*slot].iter().map(|&index| &parts[index]).filter(enforced);
+            let scarcity = parts
+                .map(|part| (self.share(part.subject.key).unwrap_or(UNUSED), rate(&part.policy)));
             // A slot whose parts are all in shadow never denies the request, so it counts as the
             // least scarce.
             scarcity.min().unwrap_or((u64::MAX, u128::MAX))

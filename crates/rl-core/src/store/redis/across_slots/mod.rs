@@ -31,26 +31,23 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::SlotCalls;
-pub(super) use calls::{LayerCalls, join_all};
-pub(super) use last_seen::Slot;
-use last_seen::{LastSeen, Stage, Stages};
-use smallvec::SmallVec;
+pub(super) use calls::LayerCalls;
+use calls::{SlotCalls, join_all};
+use last_seen::{LastSeen, Slot, Stage, Stages};
+use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::encoding::parts::OwnedGroup;
+use super::executor::ScriptExecutor;
 use super::give_back::GiveBack;
-use super::layer::{OwnedRefund, runtime_has_ended};
-use super::shortcuts::RequestStamp;
-use super::subject_key::SubjectKey;
+use super::layer::{Amendment, Request, RequestPart, runtime_has_ended};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
 use crate::policy::LimitSet;
-use crate::store::part_groups::{GroupDecisions, PartGroup, PartJoin};
-use crate::store::{RefundOf, StoreFuture};
+use crate::store::part_groups::GroupDecisions;
+use crate::store::{Refund, RefundOf, StoreFuture};
 use crate::time::Timestamp;
 
 /// Decides requests whose parts are in several slots. `C` runs the call to one slot.
@@ -76,19 +73,15 @@ impl<C: SlotCalls> AcrossSlots<C> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Decides a request. Each slot lists the indices of its groups, and each group is in exactly
-    /// one slot. `stamps` has an entry for each group.
+    /// Decides a request. Each slot lists the indices of its parts, and each part is in exactly one
+    /// slot.
     pub(super) fn decide(
         &self,
-        groups: &[PartGroup<'_, SubjectKey>],
+        request: Arc<Request>,
         slots: Vec<Slot>,
-        stamps: &[Option<RequestStamp>],
-        mode: Mode,
-        join: PartJoin,
-    ) -> StoreFuture<Decision> {
-        let (shared, stamps) = (Arc::clone(&self.shared), stamps.to_vec());
-        let groups = groups.iter().map(OwnedGroup::new).collect();
-        let request = Arc::new(Request { shared, groups, stamps, slots, mode });
+    ) -> StoreFuture<GroupDecisions> {
+        let shared = Arc::clone(&self.shared);
+        let request = Arc::new(SlotRequest { shared, request, slots });
         MaybeReady::later(async move {
             let (reply, received) = oneshot::channel();
             let Shared { runtime, give_back, .. } = &*request.shared;
@@ -97,31 +90,47 @@ impl<C: SlotCalls> AcrossSlots<C> {
                 request.run(reply).await;
                 drop(task);
             });
-            let decisions = received.await.unwrap_or_else(|_| Err(runtime_has_ended()))?;
-            Ok(join.decision(decisions))
+            received.await.unwrap_or_else(|_| Err(runtime_has_ended()))
         })
     }
+}
+
+/// Returns the slots with keys of the request, and the indices of the parts in each of them.
+pub(super) fn slots_of(
+    executor: &ScriptExecutor,
+    request: &Request,
+) -> Result<Vec<Slot>, StoreError> {
+    let mut slots: Vec<(u16, Slot)> = Vec::new();
+    for (index, part) in request.parts.iter().enumerate() {
+        let number = executor.slot_of(part)?;
+        match slots.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, slot)) => slot.push(index),
+            None => slots.push((number, smallvec![index])),
+        }
+    }
+    Ok(slots.into_iter().map(|(_, slot)| slot).collect())
 }
 
 type Reply = oneshot::Sender<Result<GroupDecisions, StoreError>>;
 
 /// A request, owned by the tasks that decide it.
-struct Request<C> {
+struct SlotRequest<C> {
     shared: Arc<Shared<C>>,
-    groups: Vec<OwnedGroup>,
-    /// The state of the denial cache when the request reached the store, for each group.
-    stamps: Vec<Option<RequestStamp>>,
+    request: Arc<Request>,
     slots: Vec<Slot>,
-    mode: Mode,
 }
 
-/// The decisions so far. A group has none before its slot was called, or if the call failed.
+/// The decisions so far. A part has none before its slot was called, or if the call failed.
 type Decided = Vec<Option<Decision>>;
 
-impl<C: SlotCalls> Request<C> {
+impl<C: SlotCalls> SlotRequest<C> {
+    fn parts(&self) -> &[RequestPart] {
+        &self.request.parts
+    }
+
     /// Decides the request, and sends the decisions to the caller.
     async fn run(self: Arc<Self>, reply: Reply) {
-        let decided = match self.mode {
+        let decided = match self.request.mode {
             Mode::Check | Mode::CheckUpTo => self.reserve(&reply).await,
             Mode::Peek | Mode::Charge => self.call_all().await,
         };
@@ -133,14 +142,14 @@ impl<C: SlotCalls> Request<C> {
     /// Calls all slots at once. A peek charges nothing, and a charge without a check is never
     /// denied, so no denial leaves a charge to give back.
     async fn call_all(&self) -> Result<Decided, StoreError> {
-        let mut decided = vec![None; self.groups.len()];
+        let mut decided = vec![None; self.parts().len()];
         let all: Vec<usize> = (0..self.slots.len()).collect();
         self.call(&all, &mut decided).await.map(|()| decided)
     }
 
     /// Charges all slots, in one or two stages, or none.
     async fn reserve(&self, caller: &Reply) -> Result<Decided, StoreError> {
-        let mut decided = vec![None; self.groups.len()];
+        let mut decided = vec![None; self.parts().len()];
         for stage in self.stages() {
             if caller.is_closed() {
                 self.give_back_all(&decided);
@@ -164,14 +173,14 @@ impl<C: SlotCalls> Request<C> {
     /// nothing. So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that number is
     /// known: after the others, one after the other, and last those that have nothing else.
     fn stages(&self) -> Stages {
-        let stages = self.shared.last_seen.stages(&self.groups, &self.slots);
-        let groups = |slot: &usize| self.slots[*slot].iter().map(|&index| &self.groups[index]);
+        let stages = self.shared.last_seen.stages(self.parts(), &self.slots);
+        let parts = |slot: &usize| self.slots[*slot].iter().map(|&index| &self.parts()[index]);
         let has_shadow =
-            |slot: &usize| groups(slot).any(|group| group.is_shadow || group.policy.has_shadow());
-        let is_enforced = |slot: &usize| groups(slot).any(|group| !group.is_shadow);
+            |slot: &usize| parts(slot).any(|part| part.is_shadow || part.policy.has_shadow());
+        let is_enforced = |slot: &usize| parts(slot).any(|part| !part.is_shadow);
         let all = stages.iter().flatten().copied();
         let (last, others): (Stage, Stage) = all.filter(has_shadow).partition(|s| !is_enforced(s));
-        if self.mode != Mode::CheckUpTo || last.is_empty() && others.is_empty() {
+        if self.request.mode != Mode::CheckUpTo || last.is_empty() && others.is_empty() {
             return stages;
         }
         let plain = stages
@@ -186,8 +195,8 @@ impl<C: SlotCalls> Request<C> {
     async fn call(&self, slots: &[usize], decided: &mut Decided) -> Result<(), StoreError> {
         let common = self.common_units(decided);
         let call = |slot: &usize| {
-            let costs = |group: &OwnedGroup| group.cost.units().min(common);
-            self.call_slot(&self.slots[*slot], self.mode, costs)
+            let costs = |part: &RequestPart| part.cost.units().min(common);
+            self.call_slot(&self.slots[*slot], self.request.mode, costs)
         };
         let mut result = Ok(());
         let replies = join_all(slots.iter().map(call).collect()).await;
@@ -204,19 +213,17 @@ impl<C: SlotCalls> Request<C> {
         &self,
         slot: &Slot,
         mode: Mode,
-        cost: impl Fn(&OwnedGroup) -> u64,
+        cost: impl Fn(&RequestPart) -> u64,
     ) -> StoreFuture<GroupDecisions> {
-        let groups = slot.iter().map(|&index| &self.groups[index]);
-        let groups = groups.map(|group| group.with_cost(Cost::new(cost(group))));
-        let groups: SmallVec<[_; 4]> = groups.collect();
-        let stamps: SmallVec<[_; 4]> = slot.iter().map(|&index| self.stamps[index]).collect();
-        self.shared.calls.decide(&groups, &stamps, mode)
+        let parts = slot.iter().map(|&index| &self.parts()[index]);
+        let parts = parts.map(|part| part.with_cost(Cost::new(cost(part))));
+        self.shared.calls.decide(self.request.of_parts(parts, mode))
     }
 
     /// Adds the decisions on the groups of a slot.
     fn add(&self, slot: &Slot, decisions: GroupDecisions, decided: &mut Decided) {
         for (&index, decision) in slot.iter().zip(decisions) {
-            self.shared.last_seen.record(self.groups[index].subject.key, &decision);
+            self.shared.last_seen.record(self.parts()[index].subject.key, &decision);
             decided[index] = Some(decision);
         }
     }
@@ -225,7 +232,7 @@ impl<C: SlotCalls> Request<C> {
     fn denies(&self, slot: &Slot, decided: &Decided) -> bool {
         slot.iter().any(|&index| {
             let is_denied = decided[index].as_ref().is_some_and(|decision| !decision.is_allowed());
-            is_denied && !self.groups[index].is_shadow
+            is_denied && !self.parts()[index].is_shadow
         })
     }
 
@@ -233,10 +240,10 @@ impl<C: SlotCalls> Request<C> {
     /// charge of an enforced group so far that is below its cost. Returns `u64::MAX` if there is
     /// none.
     fn common_units(&self, decided: &Decided) -> u64 {
-        let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
-        let charged = enforced.filter_map(|(group, decision)| {
+        let enforced = self.parts().iter().zip(decided).filter(|(part, _)| !part.is_shadow);
+        let charged = enforced.filter_map(|(part, decision)| {
             let charged = decision.as_ref()?.charged();
-            (self.mode == Mode::CheckUpTo && charged < group.cost.units()).then_some(charged)
+            (self.request.mode == Mode::CheckUpTo && charged < part.cost.units()).then_some(charged)
         });
         charged.min().unwrap_or(u64::MAX)
     }
@@ -249,7 +256,7 @@ impl<C: SlotCalls> Request<C> {
             .collect();
         let status = |slot: &usize| {
             let given_back = self.give_back(&[*slot], &decided, 0);
-            let required = |group: &OwnedGroup| self.mode.required(group.cost);
+            let required = |part: &RequestPart| self.request.mode.required(part.cost);
             let peek = self.call_slot(&self.slots[*slot], Mode::Peek, required);
             self.status_after(given_back, peek)
         };
@@ -334,12 +341,12 @@ impl<C: SlotCalls> Request<C> {
         decided: &Decided,
         kept: u64,
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
-        let groups = slots.iter().flat_map(|slot| &self.slots[*slot]);
-        let refunds = groups
-            .filter_map(|&index| refund_of(&self.groups[index], decided[index].as_ref()?, kept));
-        let run = |refund: OwnedRefund| {
+        let parts = slots.iter().flat_map(|slot| &self.slots[*slot]);
+        let refunds = parts
+            .filter_map(|&index| refund_of(&self.parts()[index], decided[index].as_ref()?, kept));
+        let run = |refund: Amendment| {
             let calls = self.shared.calls.clone();
-            self.shared.give_back.run(move || calls.amend(refund.amendment()))
+            self.shared.give_back.run(move || calls.amend(refund.clone()))
         };
         let refunded = join_all(refunds.map(run).collect());
         async move { drop(refunded.await) }
@@ -348,30 +355,31 @@ impl<C: SlotCalls> Request<C> {
     /// Returns the decisions on all groups. A group whose status is not known has no limits.
     fn finish(&self, decided: Decided) -> GroupDecisions {
         let at = decided.iter().flatten().next().map_or(Timestamp::EPOCH, Decision::at);
-        let groups = self.groups.iter().zip(decided);
-        let decisions = groups.map(|(group, decision)| match decision {
+        let parts = self.parts().iter().zip(decided);
+        let decisions = parts.map(|(part, decision)| match decision {
             Some(decision) => {
                 let charged = decision.charged();
-                decision.with_units(group.cost, charged)
+                decision.with_units(part.cost, charged)
             }
-            None => group.with_cost(group.cost).unknown_status(at),
+            None => part.unknown_status(at),
         });
         decisions.collect()
     }
 }
 
-/// Returns the refund of the units that a group was charged beyond `kept`; `None` if there are none.
-fn refund_of(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
+/// Returns the refund of the units that a part was charged beyond `kept`; `None` if there are none.
+fn refund_of(part: &RequestPart, decision: &Decision, kept: u64) -> Option<Amendment> {
     let units = decision.charged().saturating_sub(kept);
-    let refund = (units > 0).then(|| OwnedRefund {
-        subject: group.subject.clone(),
-        policy: group.policy.clone(),
+    let refund = Refund {
+        namespace: &part.subject.namespace,
+        subject: &part.subject.subject,
+        policy: &part.policy,
         charged: decision.at(),
         units,
         of: RefundOf::All,
         uncharged: decision.non_refundable(units),
-    });
-    refund.filter(|refund| !refund.as_ref().is_empty())
+    };
+    (!refund.is_empty()).then(|| Amendment::refund(part.subject.clone(), &refund))
 }
 
 const fn late() -> StoreError {

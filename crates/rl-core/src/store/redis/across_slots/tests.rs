@@ -10,10 +10,10 @@ use super::*;
 use crate::model::{Limit, Subject};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
+use crate::store::part_groups::PartGroups;
 use crate::store::redis::give_back::REPEAT_FOR;
-use crate::store::redis::layer::{AmendOperation, Amendment};
 use crate::store::redis::test_layer::keyed;
-use crate::store::{DecideRequest, Namespace, Part, Store};
+use crate::store::{DecideRequest, Namespace, Part, Reservations, Store};
 use crate::time::{ManualClock, Timestamp as Time};
 
 /// Slots in memory. The slot of a subject is the first character of its id.
@@ -104,34 +104,29 @@ impl TestSlots {
     }
 }
 
-/// Returns the part that charges a group.
-fn part_of(group: &OwnedGroup) -> Part<'_> {
-    let part = Part::new(&group.subject.subject, &group.policy, group.cost);
-    if group.is_shadow { part.shadow() } else { part }
+fn part_of(part: &RequestPart) -> Part<'_> {
+    let RequestPart { subject, policy, cost, is_shadow } = part;
+    let part = Part::new(&subject.subject, policy, *cost);
+    if *is_shadow { part.shadow() } else { part }
 }
 
 impl SlotCalls for TestSlots {
-    fn decide(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        _: &[Option<RequestStamp>],
-        mode: Mode,
-    ) -> StoreFuture<GroupDecisions> {
-        let (this, slot) = (self.clone(), slot_of(groups[0].subject));
-        assert!(groups.iter().all(|group| slot_of(group.subject) == slot));
-        let groups: Vec<_> = groups.iter().map(|group| OwnedGroup::new(group)).collect();
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        let slot = |part: &RequestPart| slot_of(&part.subject.subject);
+        let (this, mode, of_first) = (self.clone(), request.mode, slot(&request.parts[0]));
+        assert!(request.parts.iter().all(|part| slot(part) == of_first));
         MaybeReady::later(async move {
-            this.state().calls.push((slot, mode));
+            this.state().calls.push((of_first, mode));
             let execute = async {
-                let parts: Vec<_> = groups.iter().map(part_of).collect();
+                let parts: Vec<_> = request.parts.iter().map(part_of).collect();
                 let namespace = Namespace::default();
                 let request = DecideRequest::new(&namespace, &parts, mode);
-                let decision = this.stores[slot].decide(request).await?;
+                let decision = this.stores[of_first].decide(request).await?;
                 Ok((0..parts.len()).filter_map(|index| decision.of_part(index)).collect())
             };
             let lose = |state: &mut State, decisions: &GroupDecisions| {
-                for (group, decision) in groups.iter().zip(decisions) {
-                    let subject = group.subject.subject.clone();
+                for (part, decision) in request.parts.iter().zip(decisions) {
+                    let subject = part.subject.subject.clone();
                     *state.lost.entry(subject).or_default() += decision.charged();
                 }
             };
@@ -139,18 +134,22 @@ impl SlotCalls for TestSlots {
         })
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        let AmendOperation::Refund(refund) = amendment.operation else {
-            panic!("charges are given back by refunds");
-        };
-        let (this, owned) = (self.clone(), amendment.subject.to_owned());
-        let (policy, charged) = (refund.policy.clone(), refund.charged);
-        let (units, of, uncharged) = (refund.units, refund.of, refund.uncharged);
+    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
+        assert!(amendment.is_refund(), "charges are given back by refunds");
+        let this = self.clone();
         MaybeReady::later(async move {
-            let (namespace, subject, policy) = (&owned.namespace, &owned.subject, &policy);
-            let refund =
-                crate::store::Refund { namespace, subject, policy, charged, units, of, uncharged };
-            let execute = async { this.stores[slot_of(subject)].refund(refund).await };
+            let Amendment { subject: keyed, policy, charged, units, .. } = &amendment;
+            // The policies of these tests have one limit, which counts units.
+            let refund = Refund {
+                namespace: &keyed.namespace,
+                subject: &keyed.subject,
+                policy,
+                charged: *charged,
+                units: units[0].refunded,
+                of: RefundOf::All,
+                uncharged: LimitSet::default(),
+            };
+            let execute = async { this.stores[slot_of(&keyed.subject)].refund(refund).await };
             // If only the reply of a refund is lost, the refund was made, so no unit stays charged,
             // and there is nothing to record.
             this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
@@ -202,15 +201,21 @@ impl Fixture {
         let namespace = Namespace::default();
         let parts: Vec<_> = parts.iter().map(test_part).collect();
         let request = DecideRequest::new(&namespace, &parts, mode);
-        let key = |namespace, subject| keyed(namespace, subject).key;
-        let grouped = crate::store::part_groups::PartGroups::new(&request, key).unwrap();
+        let key = |namespace: &Namespace, subject: &Subject| keyed(namespace, subject).key;
+        let grouped = PartGroups::new(&request, key).unwrap();
         let mut slots = [const { Slot::new_const() }; 4];
+        let mut parts = smallvec![];
         for (index, group) in grouped.groups().iter().enumerate() {
             slots[slot_of(group.subject)].push(index);
+            let subject = keyed(group.namespace, group.subject);
+            let (policy, cost, is_shadow) = (group.policy.clone(), group.cost, group.is_shadow);
+            parts.push(RequestPart { subject, policy, cost, is_shadow });
         }
         let slots = slots.into_iter().filter(|slot| !slot.is_empty()).collect();
-        let stamps = vec![None; grouped.groups().len()];
-        self.across.decide(grouped.groups(), slots, &stamps, mode, grouped.join())
+        let request = Request { parts, mode, reservations: Reservations::Ignore };
+        let join = grouped.join();
+        let decided = self.across.decide(Arc::new(request), slots);
+        decided.map(move |decided| Ok(join.decision(decided?)))
     }
 
     fn calls(&self) -> Vec<(usize, Mode)> {

@@ -1,18 +1,18 @@
-//! Divides the queued checks of subjects into batches, each of which fits into one script call. No
-//! I/O.
+//! Divides the queued checks into batches, each of which fits into one script call. No I/O.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
-use crate::decision::Decision;
 use crate::model::{Cost, MAX_UNITS, StoreError};
-use crate::policy::Policy;
-use crate::store::Mode;
+use crate::store::part_groups::GroupDecisions;
+use crate::store::redis::encoding::parts_reply::PartsReplies;
 use crate::store::redis::encoding::policy::{max_evaluated_calls, max_subjects as max_subjects_of};
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
-use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::redis::layer::{Request, RequestPart};
 
 /// The largest number of checks of one subject, all of one cost, in one script call. If no limit is
 /// in shadow, the script decides all of them by one division.
@@ -23,25 +23,35 @@ pub(super) type ReplyReceiver = oneshot::Receiver<Result<CallerReply, StoreError
 
 /// The reply for one caller of a batch.
 ///
-/// The waiting task computes the decision from it, because a decision is larger than this reply.
-pub(super) struct CallerReply {
-    pub(super) reply: Arc<ScriptReply>,
-    pub(super) policy: Policy,
-    pub(super) cost: Cost,
-    /// The index of the caller's last call among the calls that the reply covers.
-    pub(super) call: u16,
+/// The waiting task computes the decisions from it, because they are larger than this reply.
+pub(super) enum CallerReply {
+    /// The reply for a request of one part. `call` is the index of the caller's last call among the
+    /// calls that the reply covers.
+    Calls { reply: Arc<ScriptReply>, call: u16 },
+    /// The replies for requests of several parts. `bytes` is the position of the caller's reply.
+    Requests { replies: Arc<PartsReplies>, bytes: Range<usize> },
+    /// The decisions on a request that was sent again, in a call of its own.
+    Alone(GroupDecisions),
 }
 
 impl CallerReply {
-    pub(super) fn decision(&self) -> Decision {
-        let args = CallArgs { policy: &self.policy, mode: Mode::Check, cost: self.cost };
-        self.reply.decision(self.call, args)
+    /// Returns the decisions on the parts of the caller's request.
+    pub(super) fn decisions(self, request: &Request) -> Result<GroupDecisions, StoreError> {
+        match self {
+            Self::Calls { reply, call } => {
+                let (part, mode) = (&request.parts[0], request.mode);
+                let args = CallArgs { policy: &part.policy, mode, cost: part.cost };
+                Ok(smallvec![reply.decision(call, args)])
+            }
+            Self::Requests { replies, bytes } => replies.decisions(bytes, request),
+            Self::Alone(decisions) => Ok(decisions),
+        }
     }
 }
 
 /// A call that waits to be sent.
 pub(super) struct QueuedCall {
-    pub(super) policy: Policy,
+    pub(super) request: Arc<Request>,
     pub(super) kind: CallKind,
     pub(super) reply: ReplySender,
 }
@@ -49,28 +59,29 @@ pub(super) struct QueuedCall {
 /// The operation of a queued call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// A check of this cost.
-    Check(Cost),
+    Check,
     /// A lease: `units` checks of one unit, with one reply. If fewer than `least` would be allowed,
     /// none is.
     ///
     /// It is never merged with other calls of the subject, because all granted units belong to this
     /// caller.
-    Lease { units: u16, least: u16 },
+    Lease {
+        units: u16,
+        least: u16,
+    },
 }
 
-/// Calls of one subject under one policy, in the order of their arrival.
+/// Calls in the order of their arrival: those of one subject under one policy, or requests of several
+/// parts whose policies are the same.
 pub(super) struct SubjectBatch {
-    pub(super) subject: KeyedSubject,
-    /// The slot group of the subject: only subjects of one slot group share a call.
+    /// The slot group of the subjects: only subjects of one slot group share a call.
     pub(super) group: u16,
     pub(super) calls: Vec<QueuedCall>,
 }
 
-/// The content of one script call.
+/// The content of one script call. All requests have the same policies, in the same order.
 pub(super) struct Batch {
     pub(super) group: u16,
-    pub(super) policy: Policy,
     pub(super) costs: BatchCosts,
     pub(super) subjects: Vec<SubjectBatch>,
 }
@@ -80,37 +91,53 @@ pub(super) struct Batch {
 pub(super) enum BatchCosts {
     /// `calls` checks of one cost. If fewer than `least` of them would be allowed, none is.
     Same { cost: Cost, calls: u16, least: u16 },
-    /// The calls have different costs.
+    /// The calls have different costs, or several parts.
     Mixed,
 }
 
-impl CallKind {
-    pub(super) const fn cost(self) -> Cost {
-        match self {
-            Self::Check(cost) => cost,
-            Self::Lease { .. } => Cost::ONE,
-        }
+impl QueuedCall {
+    /// Returns the first part of the request.
+    pub(super) fn part(&self) -> &RequestPart {
+        &self.request.parts[0]
     }
+}
 
+impl CallKind {
     /// Returns the number of checks that the script makes for this operation: 1, or one for each
     /// unit of a lease.
     pub(super) const fn calls(self) -> u16 {
         match self {
-            Self::Check(_) => 1,
+            Self::Check => 1,
             Self::Lease { units, .. } => units,
         }
     }
 }
 
 impl SubjectBatch {
+    /// Returns the first request.
+    pub(super) fn first(&self) -> &Request {
+        &self.calls[0].request
+    }
+
     /// Returns a batch of this subject alone. Drops cancelled calls. Returns `None` if no call is
     /// left.
     pub(super) fn into_batch(self) -> Option<Batch> {
-        let Self { subject, group, calls } = self;
+        let Self { group, calls } = self;
         // All of these calls fitted into one script call, so it takes all that are left.
         let (costs, calls) = take_batch(&mut calls.into())?;
-        let policy = calls[0].policy.clone();
-        Some(Batch { group, policy, costs, subjects: vec![Self { subject, group, calls }] })
+        Some(Batch { group, costs, subjects: vec![Self { group, calls }] })
+    }
+}
+
+impl Batch {
+    /// Returns the first request.
+    pub(super) fn first(&self) -> &Request {
+        self.subjects[0].first()
+    }
+
+    /// Returns the calls of all subjects.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &QueuedCall> {
+        self.subjects.iter().flat_map(|subject| &subject.calls)
     }
 }
 
@@ -121,18 +148,15 @@ pub(super) fn take_batch(
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {
     waiting.retain(|call| !call.reply.is_closed());
     let first = waiting.front()?;
-    let cost = match first.kind {
-        CallKind::Lease { units, least } => {
-            let costs = BatchCosts::Same { cost: Cost::ONE, calls: units, least };
-            return Some((costs, waiting.drain(..1).collect()));
-        }
-        CallKind::Check(cost) => cost,
-    };
-    let policy = &first.policy;
+    if let CallKind::Lease { units, least } = first.kind {
+        let costs = BatchCosts::Same { cost: Cost::ONE, calls: units, least };
+        return Some((costs, waiting.drain(..1).collect()));
+    }
+    let RequestPart { policy, cost, .. } = first.part();
     let count_checks = |max: usize, has_cost: &dyn Fn(Cost) -> bool| {
-        let is_like_first = |call: &&QueuedCall| match call.kind {
-            CallKind::Check(cost) => has_cost(cost) && call.policy == *policy,
-            CallKind::Lease { .. } => false,
+        let is_like_first = |call: &&QueuedCall| {
+            let part = call.part();
+            call.kind == CallKind::Check && has_cost(part.cost) && part.policy == *policy
         };
         waiting.iter().take(max).take_while(is_like_first).count()
     };
@@ -142,13 +166,13 @@ pub(super) fn take_batch(
     // script call then contains fewer of them.
     let max_evaluated = max_evaluated_calls(policy);
     let max_same = if policy.has_shadow() { max_evaluated } else { MAX_SAME_CALLS };
-    let same = count_checks(max_same.min(max_exact), &|other| other == cost);
+    let same = count_checks(max_same.min(max_exact), &|other| other == *cost);
     let mixed = count_checks(max_evaluated, &|_| true);
     let (costs, count) = if mixed > same {
         (BatchCosts::Mixed, mixed)
     } else {
         let calls = u16::try_from(same).unwrap_or(1);
-        (BatchCosts::Same { cost, calls, least: 1 }, same)
+        (BatchCosts::Same { cost: *cost, calls, least: 1 }, same)
     };
     Some((costs, waiting.drain(..count).collect()))
 }
@@ -163,20 +187,17 @@ pub(super) fn into_batches(
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
     for (costs, subject) in subjects {
-        let policy = &subject.calls[0].policy;
-        let fits = |batch: &&mut Batch| {
+        let policy = &subject.calls[0].part().policy;
+        let accepts = |batch: &&mut Batch| {
             batch.group == subject.group
                 && costs != BatchCosts::Mixed
                 && batch.costs == costs
                 && batch.subjects.len() < max_subjects.min(max_subjects_of(policy))
-                && batch.policy == *policy
+                && batch.first().parts[0].policy == *policy
         };
-        match batches.iter_mut().rev().take(MAX_TRIED).find(fits) {
+        match batches.iter_mut().rev().take(MAX_TRIED).find(accepts) {
             Some(batch) => batch.subjects.push(subject),
-            None => {
-                let (group, policy) = (subject.group, policy.clone());
-                batches.push(Batch { group, policy, costs, subjects: vec![subject] });
-            }
+            None => batches.push(Batch { group: subject.group, costs, subjects: vec![subject] }),
         }
     }
     batches

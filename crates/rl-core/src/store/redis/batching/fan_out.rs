@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::batch::{CallerReply, QueuedCall, ReplyReceiver, SubjectBatch};
-use crate::decision::Decision;
 use crate::model::StoreError;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::reply::ScriptReply;
-use crate::store::redis::layer::runtime_has_ended;
+use crate::store::redis::encoding::reply_reader;
+use crate::store::redis::layer::{Request, runtime_has_ended};
 
 /// The smallest number of callers that are woken in two steps.
 const LARGE: usize = 16;
@@ -45,12 +46,12 @@ impl FanOut {
 
     fn wake(&mut self, count: usize) {
         let Self { callers, reply, completed } = self;
-        for QueuedCall { policy, kind, reply: sender } in callers.take(count) {
+        for QueuedCall { kind, reply: sender, .. } in callers.take(count) {
             *completed += kind.calls();
-            let (cost, call) = (kind.cost(), *completed - 1);
             // An error means that the request was cancelled. It stays charged, because the script
             // has already run.
-            let _ = sender.send(Ok(CallerReply { reply: Arc::clone(reply), policy, cost, call }));
+            let (reply, call) = (Arc::clone(reply), *completed - 1);
+            let _ = sender.send(Ok(CallerReply::Calls { reply, call }));
         }
     }
 }
@@ -62,14 +63,20 @@ pub(super) fn fail(batch: SubjectBatch, error: &StoreError) {
     }
 }
 
-/// Waits for the decision on a check. The future is small, because each queued request has one.
-pub(super) async fn wait_for_decision(receiver: ReplyReceiver) -> Result<Decision, StoreError> {
-    wait(receiver).await.map(|reply| reply.decision())
+/// Waits for the decisions on a check.
+pub(super) async fn wait_for_decisions(
+    receiver: ReplyReceiver,
+    request: Arc<Request>,
+) -> Result<GroupDecisions, StoreError> {
+    wait(receiver).await?.decisions(&request)
 }
 
 /// Waits for the reply to a lease, which is the only call of its subject in the batch.
 pub(super) async fn wait_for_reply(receiver: ReplyReceiver) -> Result<ScriptReply, StoreError> {
-    wait(receiver).await.map(|caller| Arc::unwrap_or_clone(caller.reply))
+    match wait(receiver).await? {
+        CallerReply::Calls { reply, .. } => Ok(Arc::unwrap_or_clone(reply)),
+        CallerReply::Requests { .. } | CallerReply::Alone(_) => Err(reply_reader::undecided()),
+    }
 }
 
 async fn wait(receiver: ReplyReceiver) -> Result<CallerReply, StoreError> {

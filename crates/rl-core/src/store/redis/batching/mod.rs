@@ -10,12 +10,15 @@
 //!            └─────────────────────┘  requests that arrived meanwhile are sent with the next flush
 //! ```
 //!
-//! * **Several subjects in one call**: subjects under one policy share a call. Subjects under a
-//!   policy with limits in shadow are sent in calls of their own. On a cluster, only subjects of
-//!   one [group](super::encoding::placement) share a call.
+//! * **Several subjects in one call**: requests whose parts have the same policies share a call.
+//!   Requests with limits in shadow are sent in calls of their own, and so are requests of several
+//!   parts with logs or with a part in shadow. On a cluster, only subjects of one
+//!   [group](super::encoding::placement) share a call.
 //! * **One call per subject at a time**: requests of a subject with a call in flight wait for it,
 //!   and are then sent together. They are decided in the order of their arrival. A request that was
 //!   sent alone, because nothing was in flight, does not count as such a call.
+//! * **Requests of several parts** may share subjects. The script decides those of a call one after
+//!   the other, in the order of their arrival. They wait for no call of their subjects.
 //! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is
 //!   cancelled later may be charged. Other requests of the batch are not affected.
 //! * **Refunds share calls too**: a permit that is released is such a refund. Refunds do not wait
@@ -50,7 +53,6 @@ mod batch;
 mod fan_out;
 mod overdue;
 mod pace;
-mod parts;
 mod queue;
 mod refunds;
 #[cfg(test)]
@@ -61,32 +63,30 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use batch::{
-    Batch, BatchCosts, CallKind, QueuedCall, ReplyReceiver, SubjectBatch, into_batches, take_batch,
+    Batch, BatchCosts, CallKind, CallerReply, QueuedCall, ReplyReceiver, SubjectBatch,
+    into_batches, take_batch,
 };
 use fan_out::{FanOut, fail};
 use overdue::within_timeout;
 use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo};
-pub(crate) use parts::PartsBatcher;
-use queue::{BatchLimits, BatchQueue, QueuedSubject};
+use queue::{BatchLimits, BatchQueue, MIN_HALF, QueuedSubject};
 use refunds::RefundBatcher;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
+use super::encoding::parts_reply::PartsReplies;
 use super::encoding::placement::Placement;
+use super::encoding::policy::has_fast_path;
 use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
 use super::executor::Execute;
-use super::layer::{AmendOperation, Amendment, Layer, LeaseRequest, PartRequest};
-use super::subject_key::{KeyedSubject, KeyedSubjectRef};
-use crate::decision::Decision;
+use super::layer::{Amendment, Amendments, Layer, LeaseRequest, Request};
+use super::subject_key::{KeyedSubject, SubjectKey};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
-use crate::policy::Policy;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::{Mode, Reservations, StoreFuture};
-
-/// A batch of fewer subjects is not divided into halves.
-const MIN_HALF: usize = 8;
 
 /// The layer that batches concurrent checks.
 pub(crate) struct Batcher<E> {
@@ -128,25 +128,25 @@ impl<E: Execute> Batcher<E> {
 
     /// Adds a check or a lease to the queue. If nothing is in flight, adds nothing: the caller then
     /// sends it in a script call of its own.
-    fn enqueue(
-        &self,
-        subject: KeyedSubjectRef<'_>,
-        policy: &Policy,
-        kind: CallKind,
-    ) -> Enqueued<E> {
+    fn enqueue(&self, request: &Arc<Request>, kind: CallKind) -> Enqueued<E> {
         let mut queue = self.lock();
-        if queue.subjects.is_empty() && !queue.pace.has_solo {
+        if queue.is_idle() {
             queue.pace.has_solo = true;
             return Enqueued::Solo(Solo(self.clone()));
         }
         let (reply, receiver) = oneshot::channel();
-        let call = QueuedCall { policy: policy.clone(), kind, reply };
-        if let Some(waiting) = queue.subjects.get_mut(&subject.key) {
+        let call = QueuedCall { request: Arc::clone(request), kind, reply };
+        // All subjects of a request are in one slot, and so in one group: that of the first.
+        let KeyedSubject { namespace, subject, key } = &request.parts[0].subject;
+        let group = || self.shared.settings.placement.group_of(namespace, subject);
+        if request.parts.len() > 1 {
+            queue.add_request(call, group());
+            self.flush_soon(queue);
+        } else if let Some(waiting) = queue.subjects.get_mut(key) {
             waiting.push_back(call);
         } else {
-            queue.subjects.insert(subject.key, VecDeque::from([call]));
-            let group = self.shared.settings.placement.group_of(subject.namespace, subject.subject);
-            let subject = QueuedSubject { subject: subject.to_owned(), group };
+            queue.subjects.insert(*key, VecDeque::from([call]));
+            let subject = QueuedSubject { subject: *key, group: group() };
             queue.make_ready(subject, self.shared.limits);
             self.flush_soon(queue);
         }
@@ -154,7 +154,8 @@ impl<E: Execute> Batcher<E> {
     }
 
     fn send_soon(&self, batch: Batch, is_counted: bool) {
-        let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
+        let subjects = batch.subjects.iter().filter(|batch| batch.first().parts.len() == 1);
+        let subjects = subjects.map(|batch| batch.calls[0].part().subject.key).collect();
         // Created outside the task, so that the subjects are released even if the runtime has shut
         // down and drops the task.
         let (batcher, group) = (self.clone(), batch.group);
@@ -164,25 +165,40 @@ impl<E: Execute> Batcher<E> {
     }
 
     /// Runs the script call of a batch.
-    async fn call(
-        &self,
-        policy: &Policy,
-        costs: BatchCosts,
-        batches: &[SubjectBatch],
-    ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
-        let subjects: Vec<_> = batches.iter().map(|batch| batch.subject.as_ref()).collect();
+    async fn call(&self, batch: &Batch) -> Result<BatchReply, StoreError> {
+        let [part] = &batch.first().parts[..] else {
+            let requests: Vec<_> = batch.calls().map(|call| &*call.request).collect();
+            let replies = self.shared.inner.execute_requests(&requests).await?;
+            return Ok(BatchReply::Requests(Arc::new(replies)));
+        };
+        let subjects = batch.subjects.iter();
+        let subjects: Vec<_> = subjects.map(|batch| &batch.first().parts[0].subject).collect();
         let each: Vec<Cost>;
-        let costs = match costs {
+        let costs = match batch.costs {
             BatchCosts::Same { cost, calls, least } => CallCosts::Same { cost, calls, least },
             BatchCosts::Mixed => {
-                let calls = batches.iter().flat_map(|batch| &batch.calls);
-                each = calls.map(|call| call.kind.cost()).collect();
+                each = batch.calls().map(|call| call.part().cost).collect();
                 CallCosts::Each(&each)
             }
         };
         let (mode, reservations) = (Mode::Check, Reservations::Ignore);
+        let policy = &part.policy;
         let call = DecideCall { subjects: &subjects, policy, mode, costs, reservations };
-        self.shared.inner.execute(&call).await
+        Ok(BatchReply::Subjects(self.shared.inner.execute(&call).await?))
+    }
+
+    /// Sends a request that a batch left undecided again, in a call of its own, unless it was
+    /// cancelled.
+    fn send_alone(&self, call: QueuedCall) {
+        let QueuedCall { request, reply, .. } = call;
+        let (inner, most) = (self.shared.inner.clone(), self.shared.settings.response_timeout);
+        self.spawn(async move {
+            if reply.is_closed() {
+                return;
+            }
+            let decided = within_timeout(inner.decide(request), most, || ()).await;
+            let _ = reply.send(decided.map(CallerReply::Alone));
+        });
     }
 
     /// Waits for the reply of a batch. An overdue call no longer counts as in flight, so that
@@ -191,8 +207,8 @@ impl<E: Execute> Batcher<E> {
         &self,
         batch: &Batch,
         in_flight: &mut InFlightBatch<E>,
-    ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
-        let call = self.call(&batch.policy, batch.costs, &batch.subjects);
+    ) -> Result<BatchReply, StoreError> {
+        let call = self.call(batch);
         let most = self.shared.settings.response_timeout;
         within_timeout(call, most, || in_flight.call.stop_counting()).await
     }
@@ -212,22 +228,22 @@ impl<E: Execute> Flush for Batcher<E> {
         if queue.pace.in_flight == 0 {
             max_subjects = max_subjects.min(collected.div_ceil(2).max(MIN_HALF));
         }
+        let requests = queue.take_due_requests();
         for QueuedSubject { subject, group } in due {
-            match queue.subjects.get_mut(&subject.key).and_then(take_batch) {
-                Some((costs, calls)) => {
-                    subjects.push((costs, SubjectBatch { subject, group, calls }));
-                }
+            match queue.subjects.get_mut(&subject).and_then(take_batch) {
+                Some((costs, calls)) => subjects.push((costs, SubjectBatch { group, calls })),
                 // All requests of this subject were cancelled.
-                None => drop(queue.subjects.swap_remove(&subject.key)),
+                None => drop(queue.subjects.swap_remove(&subject)),
             }
         }
         drop(queue);
         let batches = into_batches(subjects, max_subjects);
-        let is_shared = |batch: &Batch| limits.can_share_call(&batch.policy);
+        let is_shared = |batch: &Batch| limits.can_share_call(batch.first());
         let mut queue = self.lock();
         queue.pace.in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
         // If all requests of a group were cancelled, there is room for another group.
         self.flush_soon(queue);
+        requests.into_iter().for_each(|batch| self.send_soon(batch, true));
         for batch in batches {
             let is_counted = is_shared(&batch);
             self.send_soon(batch, is_counted);
@@ -236,41 +252,62 @@ impl<E: Execute> Flush for Batcher<E> {
 }
 
 impl<E: Execute> Layer for Batcher<E> {
-    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
-        let inner = &self.shared.inner;
-        let can_be_batched = request.charges_cost() && request.reservations == Reservations::Ignore;
-        if !self.shared.settings.is_enabled || !can_be_batched {
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        let BatcherShared { inner, settings, .. } = &*self.shared;
+        let can_be_batched = || match &request.parts[..] {
+            [part] if !part.is_shadow => {
+                request.charges_cost() && request.reservations == Reservations::Ignore
+            }
+            _ => inner.can_batch(&request),
+        };
+        if !settings.is_enabled || !can_be_batched() {
             return inner.decide(request);
         }
-        match self.enqueue(request.subject, request.policy, CallKind::Check(request.cost)) {
+        match self.enqueue(&request, CallKind::Check) {
             Enqueued::Solo(solo) => hold_during(solo, inner.decide(request)),
-            Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_decision(receiver)),
+            Enqueued::Queued(receiver) => {
+                MaybeReady::later(fan_out::wait_for_decisions(receiver, request))
+            }
         }
     }
 
-    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+    fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply> {
         let inner = &self.shared.inner;
         if !self.shared.settings.is_enabled {
             return inner.lease(request);
         }
         let kind = CallKind::Lease { units: request.units, least: request.least };
-        match self.enqueue(request.subject, request.policy, kind) {
+        match self.enqueue(&request.request, kind) {
             Enqueued::Solo(solo) => hold_during(solo, inner.lease(request)),
             Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_reply(receiver)),
         }
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+    fn amend(&self, mut amendments: Amendments) -> StoreFuture<Vec<u8>> {
         let BatcherShared { inner, settings, limits, refunds, .. } = &*self.shared;
-        let Amendment { subject, operation: AmendOperation::Refund(refund) } = amendment else {
-            return inner.amend(amendment);
+        let can_share = |amendment: &Amendment| {
+            limits.max_subjects > 1 && has_fast_path(&amendment.policy) && amendment.is_refund()
         };
-        if !settings.is_enabled || !limits.can_share_call(refund.policy) {
-            return inner.amend(amendment);
+        match amendments.pop() {
+            Some(refund) if amendments.is_empty() && settings.is_enabled && can_share(&refund) => {
+                let KeyedSubject { namespace, subject, .. } = &refund.subject;
+                let group = settings.placement.group_of(namespace, subject);
+                refunds.enqueue(refund, group)
+            }
+            last => {
+                amendments.extend(last);
+                inner.amend(amendments)
+            }
         }
-        let group = settings.placement.group_of(subject.namespace, subject.subject);
-        refunds.enqueue(subject, &refund, group)
     }
+}
+
+/// The reply to a batch.
+enum BatchReply {
+    /// A reply for each subject; `None` for one that was not decided. Each request has one part.
+    Subjects(Vec<Option<ScriptReply>>),
+    /// The replies to requests of several parts.
+    Requests(Arc<PartsReplies>),
 }
 
 /// Sends a batch, and distributes the replies to its callers.
@@ -278,31 +315,55 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
     let batcher = in_flight.call.batcher.clone();
     let replies = batcher.reply(&batch, &mut in_flight).await;
     let turn = DeliveryTurn::take(&batcher).await;
-    let is_alone = batch.subjects.len() == 1;
     match replies {
         Err(error) => batch.subjects.into_iter().for_each(|batch| fail(batch, &error)),
-        Ok(replies) => {
-            for (subject, reply) in batch.subjects.into_iter().zip(replies) {
-                match reply {
-                    Some(reply) if is_alone => {
-                        deliver_paced(FanOut::new(subject, reply), &mut in_flight).await;
-                    }
-                    Some(reply) => FanOut::new(subject, reply).complete(),
-                    None if is_alone => fail(subject, &reply_reader::undecided()),
-                    // The script changed nothing for this subject, so its requests are sent again,
-                    // in a call of their own, unless they were cancelled.
-                    None => {
-                        let key = subject.subject.key;
-                        let Some(alone) = subject.into_batch() else { continue };
-                        in_flight.subjects.retain(|other| other.key != key);
-                        batcher.send_soon(alone, false);
-                    }
-                }
-            }
-        }
+        Ok(BatchReply::Subjects(replies)) => deliver(batch, replies, &mut in_flight).await,
+        Ok(BatchReply::Requests(replies)) => deliver_requests(&batcher, batch, replies),
     }
     drop(in_flight);
     turn.end(&batcher).await;
+}
+
+/// Wakes the callers of requests of one part.
+async fn deliver<E: Execute>(
+    batch: Batch,
+    replies: Vec<Option<ScriptReply>>,
+    in_flight: &mut InFlightBatch<E>,
+) {
+    let is_alone = batch.subjects.len() == 1;
+    for (subject, reply) in batch.subjects.into_iter().zip(replies) {
+        match reply {
+            Some(reply) if is_alone => {
+                deliver_paced(FanOut::new(subject, reply), in_flight).await;
+            }
+            Some(reply) => FanOut::new(subject, reply).complete(),
+            None if is_alone => fail(subject, &reply_reader::undecided()),
+            // The script changed nothing for this subject, so its requests are sent again, in a
+            // call of their own, unless they were cancelled.
+            None => {
+                let key = subject.calls[0].part().subject.key;
+                let Some(alone) = subject.into_batch() else { continue };
+                in_flight.subjects.retain(|other| *other != key);
+                in_flight.call.batcher.send_soon(alone, false);
+            }
+        }
+    }
+}
+
+/// Wakes the callers of requests of several parts. Requests that the script has not decided are sent
+/// again.
+fn deliver_requests<E: Execute>(batcher: &Batcher<E>, batch: Batch, replies: Arc<PartsReplies>) {
+    let calls = batch.subjects.into_iter().flat_map(|subject| subject.calls);
+    for (call, bytes) in calls.zip(replies.ranges()) {
+        let Some(bytes) = bytes else {
+            batcher.send_alone(call);
+            continue;
+        };
+        // An error means that the request was cancelled. It stays charged, because the script has
+        // already run.
+        let replies = Arc::clone(&replies);
+        let _ = call.reply.send(Ok(CallerReply::Requests { replies, bytes }));
+    }
 }
 
 /// Distributes a reply to the callers of one subject.
@@ -341,7 +402,7 @@ fn hold_during<T: Send + 'static>(
 struct InFlightBatch<E: Execute> {
     call: CallInFlight<Batcher<E>>,
     group: u16,
-    subjects: Vec<KeyedSubject>,
+    subjects: Vec<SubjectKey>,
 }
 
 impl<E: Execute> InFlightBatch<E> {
@@ -351,11 +412,11 @@ impl<E: Execute> InFlightBatch<E> {
         let mut queue = batcher.lock();
         queue.pace.in_flight -= usize::from(std::mem::take(is_counted));
         for subject in self.subjects.drain(..) {
-            if queue.subjects.get(&subject.key).is_some_and(|waiting| !waiting.is_empty()) {
+            if queue.subjects.get(&subject).is_some_and(|waiting| !waiting.is_empty()) {
                 let group = self.group;
                 queue.make_ready(QueuedSubject { subject, group }, batcher.shared.limits);
             } else {
-                queue.subjects.swap_remove(&subject.key);
+                queue.subjects.swap_remove(&subject);
             }
         }
         batcher.flush_soon(queue);

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use indexmap::IndexMap;
 
-use super::batch::QueuedCall;
+use super::batch::{Batch, BatchCosts, QueuedCall, SubjectBatch};
 use super::pace::{Pace, Queue};
-use crate::policy::Policy;
 use crate::store::redis::encoding::placement::Placement;
-use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
-use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
+use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path, max_requests};
+use crate::store::redis::layer::Request;
+use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
+
+/// A batch of fewer subjects or requests is not divided into halves.
+pub(super) const MIN_HALF: usize = 8;
 
 /// The largest number of shared calls in flight, if there are few slot groups. Further calls
 /// are collected until one of them returns.
@@ -43,13 +46,25 @@ pub(crate) struct BatchQueue {
     collected: IndexMap<u16, Vec<QueuedSubject>>,
     /// Groups that have collected enough subjects for a full call since the last flush.
     full: Vec<u16>,
+    /// The waiting requests of several parts, by the policies and the slot group of their parts. The
+    /// list that has waited longest comes first.
+    pub(super) lists: VecDeque<RequestList>,
     /// Counts shared calls only.
     pub(super) pace: Pace,
 }
 
+/// Requests whose parts have the same policies and slot group, in the order of their arrival. They
+/// may share subjects, so this is also the order in which they are decided.
+pub(super) struct RequestList {
+    group: u16,
+    /// The largest number of requests in one call.
+    max_requests: usize,
+    calls: VecDeque<QueuedCall>,
+}
+
 /// A subject with calls that wait to be sent.
 pub(super) struct QueuedSubject {
-    pub(super) subject: KeyedSubject,
+    pub(super) subject: SubjectKey,
     /// Only subjects of one group share a call.
     pub(super) group: u16,
 }
@@ -65,17 +80,66 @@ impl BatchLimits {
         Self { max_subjects, max_in_flight: MAX_IN_FLIGHT.max(groups / GROUPS_PER_CALL) }
     }
 
-    /// Returns whether subjects under this policy can share a call.
-    pub(super) fn can_share_call(self, policy: &Policy) -> bool {
-        self.max_subjects > 1 && has_fast_path(policy)
+    /// Returns whether a check can share a call with checks of other subjects.
+    pub(super) fn can_share_call(self, request: &Request) -> bool {
+        self.max_subjects > 1 && request.parts.iter().all(|part| has_fast_path(&part.policy))
     }
 }
 
 impl BatchQueue {
+    /// Returns whether no call waits or is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        let Pace { in_flight, has_solo, .. } = self.pace;
+        self.subjects.is_empty() && self.lists.is_empty() && in_flight == 0 && !has_solo
+    }
+
+    /// Adds a request of several parts to the list of its policies and slot group.
+    pub(super) fn add_request(&mut self, call: QueuedCall, group: u16) {
+        let is_same = |list: &&mut RequestList| {
+            let first = list.calls.front();
+            list.group == group
+                && first.is_some_and(|first| first.request.has_policies_of(&call.request))
+        };
+        if let Some(list) = self.lists.iter_mut().find(is_same) {
+            list.calls.push_back(call);
+            return;
+        }
+        let max_requests = max_requests(call.request.parts.iter().map(|part| &part.policy));
+        let calls = VecDeque::from([call]);
+        self.lists.push_back(RequestList { group, max_requests, calls });
+    }
+
+    /// Takes the batches of requests of several parts that are due, and counts them as in flight.
+    /// While few calls are in flight, all requests are due; otherwise only full batches are. If no
+    /// call is in flight, a long list is divided into two batches. Drops cancelled requests.
+    pub(super) fn take_due_requests(&mut self) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        let Pace { in_flight, max_in_flight, .. } = self.pace;
+        for mut list in std::mem::take(&mut self.lists) {
+            let (group, calls) = (list.group, &mut list.calls);
+            calls.retain(|call| !call.reply.is_closed());
+            let mut most = list.max_requests;
+            if in_flight == 0 {
+                most = most.min(calls.len().div_ceil(2).max(MIN_HALF));
+            }
+            let has_room = in_flight + batches.len() < max_in_flight;
+            while !calls.is_empty() && (has_room || calls.len() >= most) {
+                let calls = calls.drain(..most.min(calls.len())).collect();
+                let subjects = vec![SubjectBatch { group, calls }];
+                batches.push(Batch { group, costs: BatchCosts::Mixed, subjects });
+            }
+            if !calls.is_empty() {
+                self.lists.push_back(list);
+            }
+        }
+        self.pace.in_flight += batches.len();
+        batches
+    }
+
     /// Marks the calls of a subject as due.
     pub(super) fn make_ready(&mut self, subject: QueuedSubject, limits: BatchLimits) {
-        let first = self.subjects.get(&subject.subject.key).and_then(VecDeque::front);
-        if !first.is_some_and(|call| limits.can_share_call(&call.policy)) {
+        let first = self.subjects.get(&subject.subject).and_then(VecDeque::front);
+        if !first.is_some_and(|call| limits.can_share_call(&call.request)) {
             self.ready.push(subject);
             return;
         }
@@ -118,16 +182,19 @@ impl Queue for BatchQueue {
     }
 
     fn is_due(&self) -> bool {
+        let is_full = |list: &RequestList| list.calls.len() >= list.max_requests;
         !self.ready.is_empty()
             || !self.full.is_empty()
-            || (self.pace.has_room() && !self.collected.is_empty())
+            || self.lists.iter().any(is_full)
+            || (self.pace.has_room() && !(self.collected.is_empty() && self.lists.is_empty()))
     }
 
     fn discard(&mut self) {
         self.full.clear();
+        self.lists.clear();
         let collected = std::mem::take(&mut self.collected).into_values().flatten();
         for queued in self.ready.drain(..).chain(collected) {
-            self.subjects.swap_remove(&queued.subject.key);
+            self.subjects.swap_remove(&queued.subject);
         }
     }
 }

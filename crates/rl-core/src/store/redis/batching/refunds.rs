@@ -13,6 +13,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
 use super::overdue::within_timeout;
@@ -20,11 +21,10 @@ use super::pace::{CallInFlight, Flush, Pace, Queue, SharedQueue};
 use super::queue::BatchLimits;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
+use crate::store::StoreFuture;
 use crate::store::redis::encoding::policy::max_subjects as max_subjects_of;
 use crate::store::redis::executor::Execute;
-use crate::store::redis::layer::{OwnedRefund, runtime_has_ended};
-use crate::store::redis::subject_key::KeyedSubjectRef;
-use crate::store::{Refund, StoreFuture};
+use crate::store::redis::layer::{Amendment, runtime_has_ended};
 
 /// The result of an amendment: the reply of its script.
 type AmendResult = Result<Vec<u8>, StoreError>;
@@ -50,7 +50,7 @@ pub(crate) struct RefundQueue {
 
 /// A refund that waits to be sent.
 struct QueuedRefund {
-    refund: OwnedRefund,
+    refund: Amendment,
     /// The slot group of the subject: only subjects of one slot group share a call.
     group: u16,
     reply: oneshot::Sender<AmendResult>,
@@ -111,15 +111,9 @@ impl<E: Execute> RefundBatcher<E> {
     }
 
     /// Adds a refund to the queue.
-    pub(super) fn enqueue(
-        &self,
-        subject: KeyedSubjectRef<'_>,
-        refund: &Refund<'_>,
-        group: u16,
-    ) -> StoreFuture<Vec<u8>> {
+    pub(super) fn enqueue(&self, refund: Amendment, group: u16) -> StoreFuture<Vec<u8>> {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.lock();
-        let refund = OwnedRefund::new(subject, refund);
         queue.waiting.push(QueuedRefund { refund, group, reply });
         self.flush_soon(queue);
         MaybeReady::later(
@@ -172,11 +166,11 @@ async fn send<E: Execute>(mut in_flight: CallInFlight<RefundBatcher<E>>, batch: 
     let overdue = || in_flight.stop_counting();
     let sent = match &batch.refunds[..] {
         [alone] => {
-            let amended = inner.amend(alone.refund.amendment());
+            let amended = inner.amend(smallvec![alone.refund.clone()]);
             within_timeout(amended, *most, overdue).await.map(|_| Vec::new())
         }
         several => {
-            let refunds: Vec<_> = several.iter().map(|queued| queued.refund.as_ref()).collect();
+            let refunds: Vec<_> = several.iter().map(|queued| &queued.refund).collect();
             within_timeout(inner.refund(&refunds), *most, overdue).await
         }
     };

@@ -11,7 +11,8 @@ use super::kind::Kind;
 use super::policy::PolicyEncoding;
 use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
+use crate::store::redis::layer::{AmendOperation, Amendment, ChangedUnits, HeldReservation};
+use crate::store::{Mode, ReservationStatus};
 use crate::time::Timestamp;
 
 /// Returns the plan of `decide.lua` for `calls` calls, each with the cost `cost`. If fewer than
@@ -86,50 +87,65 @@ pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the plan of `amend.lua` that refunds units.
-pub(crate) fn refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let units = |place| refund.units_of(place);
-    amend_plan(refund.policy, encoding, 0, refund.charged, units)
+/// Returns the plan of `change.lua` for an amendment.
+pub(crate) fn change_plan(amendment: &Amendment, encoding: &PolicyEncoding) -> Vec<u8> {
+    let Amendment { policy, charged, leased, units, .. } = amendment;
+    let operation = u8::from(matches!(amendment.operation, AmendOperation::Renew));
+    plan_of_change(policy, encoding, operation, [*charged, *leased], |place| units[place])
+}
+
+/// Returns the plan of `change.lua` that resets the limit at this index.
+pub(crate) fn forget_plan(policy: &Policy, encoding: &PolicyEncoding, place: usize) -> Vec<u8> {
+    const RESET: u8 = 2;
+    let units = |at| ChangedUnits { refunded: u64::from(at == place), added: 0 };
+    plan_of_change(policy, encoding, RESET, [Timestamp::EPOCH; 2], units)
+}
+
+fn plan_of_change(
+    policy: &Policy,
+    encoding: &PolicyEncoding,
+    operation: u8,
+    times: [Timestamp; 2],
+    units: impl Fn(usize) -> ChangedUnits,
+) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(15 + 35 * encoding.order.len());
+    plan.push(operation);
+    times.iter().for_each(|time| push_u56(&mut plan, time.as_micros()));
+    push_units(&mut plan, encoding, units);
+    push_constants(&mut plan, policy, encoding);
+    plan
+}
+
+/// Returns the plan of `readable_change.lua`.
+pub(crate) fn readable_change_plan(amendment: &Amendment, encoding: &PolicyEncoding) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(7 + 14 * encoding.order.len());
+    push_u56(&mut plan, amendment.charged.as_micros());
+    push_units(&mut plan, encoding, |place| amendment.units[place]);
+    plan
+}
+
+/// Appends for each limit the units to refund, and the further units to charge.
+fn push_units(
+    plan: &mut Vec<u8>,
+    encoding: &PolicyEncoding,
+    units: impl Fn(usize) -> ChangedUnits,
+) {
+    for &place in &encoding.order {
+        let ChangedUnits { refunded, added } = units(place);
+        push_u56(plan, refunded);
+        push_u56(plan, added);
+    }
 }
 
 /// Returns the argument of `refund_shape.lua` that lists the charges of several subjects, under one
 /// policy.
-pub(crate) fn refund_charges(refunds: &[Refund<'_>], encoding: &PolicyEncoding) -> Vec<u8> {
+pub(crate) fn refund_charges(refunds: &[&Amendment], encoding: &PolicyEncoding) -> Vec<u8> {
     let mut charges = Vec::with_capacity(7 * (1 + encoding.order.len()) * refunds.len());
-    for refund in refunds {
-        push_u56(&mut charges, refund.charged.as_micros());
-        let units = encoding.order.iter().map(|place| refund.units_of(*place));
-        units.for_each(|units| push_u56(&mut charges, units));
+    for Amendment { charged, units, .. } in refunds {
+        push_u56(&mut charges, charged.as_micros());
+        encoding.order.iter().for_each(|place| push_u56(&mut charges, units[*place].refunded));
     }
     charges
-}
-
-/// Returns the plan of `amend.lua` that renews a permit.
-pub(crate) fn renew_plan(renewal: &Renewal<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let refund = renewal.as_refund();
-    let units = |place| refund.units_of(place);
-    amend_plan(refund.policy, encoding, 1, refund.charged, units)
-}
-
-/// Returns the plan of `amend.lua` that resets the limit at this index.
-pub(crate) fn forget_plan(policy: &Policy, encoding: &PolicyEncoding, place: usize) -> Vec<u8> {
-    let units = |at| u64::from(at == place);
-    amend_plan(policy, encoding, 2, Timestamp::EPOCH, units)
-}
-
-fn amend_plan(
-    policy: &Policy,
-    encoding: &PolicyEncoding,
-    operation: u8,
-    charged: Timestamp,
-    units: impl Fn(usize) -> u64,
-) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(8 + 28 * policy.limits().len());
-    plan.push(operation);
-    push_u56(&mut plan, charged.as_micros());
-    encoding.order.iter().for_each(|place| push_u56(&mut plan, units(*place)));
-    push_constants(&mut plan, policy, encoding);
-    plan
 }
 
 /// Appends the constants of each limit, in the order in which its file in `scripts/algorithms/`
@@ -156,14 +172,19 @@ pub(crate) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
     bytes
 }
 
-/// Returns the member of the sorted set that `reserve.lua` added for a reservation.
-pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
+/// Returns the member of the sorted set that `reserve.lua` added for a reservation of the charge at
+/// the time `charged`.
+pub(crate) fn reservation(
+    charged: Timestamp,
+    held: &HeldReservation,
+    encoding: &PolicyEncoding,
+) -> Vec<u8> {
     let uncharged = encoding.order.iter().enumerate();
-    let uncharged = uncharged.filter(|(_, place)| reservation.uncharged.contains(**place));
+    let uncharged = uncharged.filter(|(_, place)| held.uncharged.contains(**place));
     let uncharged: LimitSet = uncharged.map(|(index, _)| index).collect();
     let mut member = Vec::with_capacity(16 + encoding.shape.len());
-    push_u56(&mut member, reservation.charged.as_micros());
-    push_u56(&mut member, reservation.units);
+    push_u56(&mut member, charged.as_micros());
+    push_u56(&mut member, held.units);
     member.extend_from_slice(&uncharged.bits().to_be_bytes());
     // The shape without its first two bytes, which are the version and the width.
     member.extend_from_slice(&encoding.shape[2..]);
@@ -171,9 +192,9 @@ pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncodi
 }
 
 /// Returns the argument of `reservation.lua` with the time at which a reservation expires, in µs.
-pub(crate) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
+pub(crate) fn expires(held: &HeldReservation) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7);
-    push_u56(&mut bytes, reservation.expires.as_micros().min(MAX_UNITS));
+    push_u56(&mut bytes, held.expires.as_micros().min(MAX_UNITS));
     bytes
 }
 
@@ -232,47 +253,6 @@ pub(crate) fn readable_plan(
     plan
 }
 
-/// Returns the plan of `readable_refund.lua`.
-pub(crate) fn readable_refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(7 + 7 * refund.policy.limits().len());
-    push_u56(&mut plan, refund.charged.as_micros());
-    for &place in &encoding.order {
-        push_u56(&mut plan, refund.units_of(place));
-    }
-    plan
-}
-
-/// Returns the plan of `settle.lua` in the packed layout.
-pub(crate) fn settle_plan(settlement: &Settlement<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(14 + 35 * encoding.order.len());
-    push_u56(&mut plan, settlement.charged.as_micros());
-    push_u56(&mut plan, settlement.leased.as_micros());
-    push_changes(&mut plan, settlement, encoding);
-    push_constants(&mut plan, settlement.policy, encoding);
-    plan
-}
-
-/// Returns the plan of `settle.lua` in the readable layout.
-pub(crate) fn readable_settle_plan(
-    settlement: &Settlement<'_>,
-    encoding: &PolicyEncoding,
-) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(7 + 14 * encoding.order.len());
-    push_u56(&mut plan, settlement.charged.as_micros());
-    push_changes(&mut plan, settlement, encoding);
-    plan
-}
-
-/// Appends for each limit the units to refund, and the further units to charge.
-fn push_changes(plan: &mut Vec<u8>, settlement: &Settlement<'_>, encoding: &PolicyEncoding) {
-    let (release, refund) = (settlement.release(), settlement.refund());
-    for &place in &encoding.order {
-        // A limit is either released or refunded, so at least one of these numbers is 0.
-        push_u56(plan, release.units_of(place).max(refund.units_of(place)));
-        push_u56(plan, Cost::new(settlement.units_added_to(place)).units());
-    }
-}
-
 /// Appends the set of limits in shadow and the set of limits that count requests.
 fn push_marks(plan: &mut Vec<u8>, limits: impl Iterator<Item = Limit>) {
     let limits: SmallVec<[Limit; 6]> = limits.collect();
@@ -308,7 +288,8 @@ pub(super) fn read_u56(number: [u8; 7]) -> u64 {
 mod tests {
     use super::*;
     use crate::model::{Algorithm, Period, Subject};
-    use crate::store::{Namespace, RefundOf};
+    use crate::store::redis::test_layer::keyed;
+    use crate::store::{Namespace, Refund, RefundOf, Renewal};
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
@@ -325,7 +306,7 @@ mod tests {
             decide_plan(&policy, &encoding, Mode::Check, Cost::from(u64::MAX), 1, 1).len(),
             18 + 16 * 21
         );
-        assert_eq!(forget_plan(&policy, &encoding, 15).len(), 8 + 16 * 28);
+        assert_eq!(forget_plan(&policy, &encoding, 15).len(), 15 + 16 * 35);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
         let encoding = PolicyEncoding::new(&fixed);
         let plan = decide_plan(&fixed, &encoding, Mode::Check, Cost::ONE, 1, 1);
@@ -334,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn amend_plans_name_units_for_the_limits_in_scope_only() {
+    fn plans_of_changes_name_units_for_the_limits_in_scope_only() {
         let limits = ["5/second", "5:concurrency"].map(|text| text.parse().unwrap());
         let policy = Policy::new(limits).unwrap();
         let encoding = PolicyEncoding::new(&policy);
-        let units = |plan: Vec<u8>| [plan[8 + 6], plan[8 + 7 + 6]];
+        let units = |plan: Vec<u8>| [plan[15 + 6], plan[15 + 14 + 6]];
         let (namespace, subject) = (&Namespace::default(), &Subject::global());
         let refund = Refund {
             namespace,
@@ -357,13 +338,16 @@ mod tests {
             units: 3,
             uncharged: LimitSet::EMPTY,
         };
-        assert_eq!(units(renew_plan(&renewal, &encoding)), [0, 3]);
-        let refunded = |of| units(refund_plan(&Refund { of, ..refund }, &encoding));
+        let keyed = || keyed(namespace, subject);
+        let renewal = Amendment::renewal(keyed(), &renewal);
+        assert_eq!(units(change_plan(&renewal, &encoding)), [0, 3]);
+        let plan = |refund| change_plan(&Amendment::refund(keyed(), &refund), &encoding);
+        let refunded = |of| units(plan(Refund { of, ..refund }));
         assert_eq!(refunded(RefundOf::All), [3, 3]);
         assert_eq!(refunded(RefundOf::Rates), [3, 0]);
         assert_eq!(refunded(RefundOf::Permits), [0, 3]);
         let uncharged = LimitSet::from_iter([1]);
-        assert_eq!(units(refund_plan(&Refund { uncharged, ..refund }, &encoding)), [3, 0]);
+        assert_eq!(units(plan(Refund { uncharged, ..refund })), [3, 0]);
         assert_eq!(units(forget_plan(&policy, &encoding, 1)), [0, 1]);
     }
 

@@ -5,7 +5,7 @@ pub(crate) mod keys;
 pub(crate) mod kind;
 mod layout;
 pub(crate) mod parts;
-pub(crate) mod parts_batch;
+pub(crate) mod parts_reply;
 pub(crate) mod placement;
 pub(crate) mod policy;
 pub(crate) mod reply;

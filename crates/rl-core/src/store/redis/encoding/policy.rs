@@ -210,8 +210,8 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
 
 /// Returns the largest number of requests that one script call decides. Each request has one part
 /// under each of these policies.
-pub(crate) fn max_requests(policies: &[Policy]) -> usize {
-    let limits = policies.iter().flat_map(Policy::limits);
+pub(crate) fn max_requests<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> usize {
+    let limits = policies.into_iter().flat_map(Policy::limits);
     let weight: u64 = limits.map(|named| weight(named.limit())).sum();
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }

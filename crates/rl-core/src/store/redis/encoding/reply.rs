@@ -55,7 +55,7 @@ pub(crate) struct CallResult {
 impl CallResult {
     /// Returns the decision on one part of a request. `is_allowed` is the verdict on the whole
     /// request.
-    fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
+    pub(crate) fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
         let CallArgs { policy, mode, cost } = args;
         let Self { uncharged, granted, states } = self;
         let required = |place| match *granted {
@@ -65,25 +65,6 @@ impl CallResult {
             granted => mode.required_after(cost, granted, uncharged.contains(place)),
         };
         states.decision(policy, cost, *granted, Adjustment::NONE, required)
-    }
-}
-
-/// The result of one part of a request.
-#[derive(Clone, Debug)]
-pub(crate) enum PartResult {
-    /// The result of a call that was not decided by a fast path.
-    General(CallResult),
-    /// The state of a part without limits in shadow, which was charged its whole cost or nothing.
-    Checked(FinalState),
-}
-
-impl PartResult {
-    /// Returns the decision on the part. `is_allowed` is the verdict on the whole request.
-    pub(crate) fn decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
-        match self {
-            Self::General(result) => result.part_decision(args, is_allowed),
-            Self::Checked(last) => last.part_decision(args, is_allowed),
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::arguments::read_u56;
 use super::kind::Kind;
 use super::parts::EncodedPart;
 use super::policy::{self, PolicyEncoding, StoredLimit};
-use super::reply::{CallResult, FinalState, PartResult, ReplyBody, ScriptReply, States};
+use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
 use crate::algorithm::State;
 use crate::model::{FailureKind, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
@@ -214,9 +214,9 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the number of keys of a part that had lost their expiry, and the result of the part.
-    fn part_result(&mut self) -> Result<(u8, PartResult), Refusal> {
+    fn part_result(&mut self) -> Result<(u8, CallResult), Refusal> {
         let [healed] = self.take()?;
-        Ok((healed, PartResult::General(self.call_result()?)))
+        Ok((healed, self.call_result()?))
     }
 
     fn counted(&mut self) -> Result<Option<ScriptReply>, Refusal> {
@@ -307,7 +307,7 @@ pub(crate) fn read(
     })
 }
 
-/// The reply to a request of several parts.
+/// The reply to a request of several parts that no fast path has decided.
 #[derive(Debug)]
 pub(crate) struct PartsReply {
     /// Whether all enforced parts grant the request.
@@ -315,47 +315,28 @@ pub(crate) struct PartsReply {
     /// The number of counters whose missing expiry was restored.
     pub(crate) healed: u64,
     /// The result of each part.
-    pub(crate) parts: SmallVec<[PartResult; 2]>,
+    pub(crate) parts: SmallVec<[CallResult; 2]>,
     /// The time of the server, if its clock has stepped back.
     pub(crate) server_time: Option<Timestamp>,
 }
 
-/// The first byte of the reply of a fast path for several parts.
-const PARTS_ALLOWED: u8 = 2;
-const PARTS_DENIED: u8 = 3;
-
 /// Decodes the reply to a request of these parts.
 ///
 /// ```text
-///   first byte
-///   0, 1  not allowed, allowed  { healed:1  uncharged:2  granted:7  states } for each part
-///   2     allowed               a stored state for each part, which was charged its cost
-///   3     not allowed           healed:1  a stored state for each part
-///
-///   time of the server:7  at the end, if the server's clock has stepped back
+///   { 0 denied, 1 allowed }:1  { healed:1  uncharged:2  granted:7  states } for each part
+///   time of the server:7  if the server's clock has stepped back
 /// ```
 pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsReply, StoreError> {
     let malformed = || {
         let detail = format!("a script replied {} bytes for {} parts", bytes.len(), parts.len());
         StoreError::new(FailureKind::Protocol).with_detail(detail)
     };
-    let (&form, mut rest) = bytes.split_first().ok_or_else(malformed)?;
-    let is_allowed = matches!(form, 1 | PARTS_ALLOWED);
+    let (&verdict, mut rest) = bytes.split_first().ok_or_else(malformed)?;
+    let is_allowed = verdict == 1;
     let mut reply = PartsReply { is_allowed, healed: 0, parts: SmallVec::new(), server_time: None };
-    if form == PARTS_DENIED {
-        let (&healed, states) = rest.split_first().ok_or_else(malformed)?;
-        (reply.healed, rest) = (healed.into(), states);
-    }
-    for part in parts {
-        let EncodedPart { policy, encoding, .. } = part;
+    for EncodedPart { policy, encoding, .. } in parts {
         let mut reader = Reader { bytes: rest, policy, encoding, calls: 1 };
-        let read = match form {
-            PARTS_ALLOWED | PARTS_DENIED => {
-                reader.final_state(false).map(|last| (0, PartResult::Checked(last)))
-            }
-            _ => reader.part_result(),
-        };
-        let (healed, result) = read.map_err(|refusal| match refusal {
+        let (healed, result) = reader.part_result().map_err(|refusal| match refusal {
             Some(found) => StoreError::new(FailureKind::Protocol)
                 .with_detail(format!("a script replied {found}")),
             None => malformed(),

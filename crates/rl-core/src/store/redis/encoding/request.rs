@@ -6,14 +6,14 @@ use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::{arguments, keys};
 use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::store::redis::connection::Command;
 #[cfg(feature = "redis-cluster")]
 use crate::store::redis::hash_slot::slot_of;
-use crate::store::redis::layer::AmendOperation;
+use crate::store::redis::layer::Amendment;
 use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
-use crate::store::redis::subject_key::KeyedSubjectRef;
-use crate::store::{Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations};
+use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::{Namespace, Reservations};
 use std::time::Duration;
 
 /// One call of a deciding script, with the same costs for each of its subjects.
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(crate) struct DecideCall<'a> {
     /// The subjects to decide. There may be several only for a check under a policy with a fast
     /// path ([`has_fast_path`]).
-    pub(crate) subjects: &'a [KeyedSubjectRef<'a>],
+    pub(crate) subjects: &'a [&'a KeyedSubject],
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
     pub(crate) costs: CallCosts<'a>,
@@ -82,16 +82,14 @@ pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
     prefix: String,
     pub(super) placement: Placement,
-    decide_scripts: ShapeScripts,
-    refund_scripts: ShapeScripts,
+    pub(super) decide_scripts: ShapeScripts,
+    pub(super) refund_scripts: ShapeScripts,
     pub(super) part_scripts: ShapeScripts,
-    pub(super) batch_scripts: ShapeScripts,
 }
 
 impl RequestEncoder {
     /// Creates an encoder. At most `script_shapes` combinations of kinds of limits get a fast
-    /// script of their own, for each purpose: decisions, refunds, requests of parts, and batches of
-    /// these. The other combinations use the script that accepts any policy.
+    /// script of their own, for each purpose: decisions, refunds, and requests of parts. The other combinations use the script that accepts any policy.
     pub(crate) fn new(
         layout: Layout,
         prefix: String,
@@ -109,7 +107,6 @@ impl RequestEncoder {
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
             part_scripts: ShapeScripts::new(Purpose::Parts, script_shapes),
-            batch_scripts: ShapeScripts::new(Purpose::PartsBatch, script_shapes),
         }
     }
 
@@ -134,9 +131,7 @@ impl RequestEncoder {
         unreachable!("a cluster without its feature: {key}")
     }
 
-    /// Creates the command for a call of a deciding script.
-    ///
-    /// The readable layout makes no reservations.
+    /// Creates the command for a call of a deciding script, in the packed layout.
     pub(crate) fn decide(
         &self,
         call: &DecideCall<'_>,
@@ -148,26 +143,14 @@ impl RequestEncoder {
             CallCosts::Each(_) => (Cost::ZERO, 0, 1),
         };
         let mut keys = match call.subjects {
-            [KeyedSubjectRef { namespace, subject, .. }] => {
+            [KeyedSubject { namespace, subject, .. }] => {
                 self.keys(namespace, subject, policy, encoding)?
             }
             // For several subjects, the script reads only one key of each: that of its state.
-            several => several.iter().map(|of| self.state_key(of.namespace, of.subject)).collect(),
+            several => {
+                several.iter().map(|of| self.state_key(&of.namespace, &of.subject)).collect()
+            }
         };
-        let script = || {
-            let script = self.fast_script(call, encoding);
-            script.unwrap_or_else(|| scripts::decide(self.layout))
-        };
-        if self.layout == Layout::Readable {
-            let (shape, format) = encoding.of_any_count();
-            let arguments = vec![
-                arguments::readable_periods(policy, encoding),
-                arguments::readable_plan(policy, encoding, mode, cost),
-                shape,
-                format,
-            ];
-            return Ok(Command::Script { script: script(), keys, arguments });
-        }
         let mut plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
         if call.subjects.len() > 1 {
             plan = arguments::of_several_subjects(plan);
@@ -177,7 +160,8 @@ impl RequestEncoder {
             arguments.push(arguments::costs(costs));
         }
         if call.reservations == Reservations::Ignore {
-            return Ok(Command::Script { script: script(), keys, arguments });
+            let script = self.fast_script(call, encoding).unwrap_or_else(scripts::decide);
+            return Ok(Command::Script { script, keys, arguments });
         }
         arguments.push(arguments::lifetime(call.lifetime()));
         keys.push(keys::reservations(&keys[0]));
@@ -191,100 +175,28 @@ impl RequestEncoder {
         call: &DecideCall<'_>,
         encoding: &PolicyEncoding,
     ) -> Option<&'static Script> {
-        let makes_no_reservation =
-            self.layout == Layout::Readable || call.reservations == Reservations::Ignore;
         let is_check = call.mode == Mode::Check
-            && makes_no_reservation
+            && call.reservations == Reservations::Ignore
             && matches!(call.costs, CallCosts::Same { cost, .. } if cost > Cost::ZERO);
         let is_fast = is_check && has_fast_path(call.policy);
         if is_fast { self.decide_scripts.get(&[encoding.script_shape()]) } else { None }
     }
 
-    /// Creates the command for an amendment.
-    pub(crate) fn amend(&self, operation: &AmendOperation<'_>) -> Result<Command, StoreError> {
-        match operation {
-            AmendOperation::Refund(refund) => self.refund(refund),
-            AmendOperation::Renew(renewal) => self.renew(renewal),
-            AmendOperation::ChangeReservation(reservation, change) => {
-                self.change_reservation(reservation, *change)
-            }
-        }
-    }
-
-    fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
-        let Refund { namespace, subject, policy, .. } = *refund;
-        let encoding = PolicyEncoding::new(policy);
-        let keys = self.keys(namespace, subject, policy, &encoding)?;
-        let amend = scripts::amend(self.layout);
-        let (script, arguments) = match self.layout {
-            Layout::Packed => {
-                let plan = arguments::refund_plan(refund, &encoding);
-                let script = self.refund_scripts.get(&[encoding.script_shape()]);
-                (script.unwrap_or(amend), packed_arguments(&encoding, plan))
-            }
-            Layout::Readable => {
-                let periods = arguments::readable_periods(policy, &encoding);
-                (amend, vec![periods, arguments::readable_refund_plan(refund, &encoding)])
-            }
-        };
-        Ok(Command::Script { script, keys, arguments })
-    }
-
     /// Creates the command that refunds units of two or more subjects under one policy. Returns
     /// `None` if no script refunds them together.
-    pub(crate) fn refund_together(
-        &self,
-        refunds: &[Refund<'_>],
-    ) -> Result<Option<Command>, StoreError> {
-        let Some(first) = refunds.first() else { return Ok(None) };
-        let encoding = PolicyEncoding::new(first.policy);
+    pub(crate) fn refund_together(&self, refunds: &[&Amendment]) -> Option<Command> {
+        let first = refunds.first()?;
+        let encoding = PolicyEncoding::new(&first.policy);
         let script = match self.layout {
-            Layout::Packed => self.refund_scripts.get(&[encoding.script_shape()]),
-            Layout::Readable => None,
+            Layout::Packed => self.refund_scripts.get(&[encoding.script_shape()])?,
+            Layout::Readable => return None,
         };
-        let Some(script) = script else { return Ok(None) };
-        let keys = refunds.iter().map(|of| self.state_key(of.namespace, of.subject)).collect();
-        let plan = arguments::of_several_subjects(arguments::refund_plan(first, &encoding));
+        let key = |of: &&Amendment| self.state_key(&of.subject.namespace, &of.subject.subject);
+        let keys = refunds.iter().map(key).collect();
+        let plan = arguments::of_several_subjects(arguments::change_plan(first, &encoding));
         let mut arguments = packed_arguments(&encoding, plan);
         arguments.push(arguments::refund_charges(refunds, &encoding));
-        Ok(Some(Command::Script { script, keys, arguments }))
-    }
-
-    /// Creates the command that renews a permit.
-    ///
-    /// The layout needs no check here. In the readable layout, creating the keys of a policy with
-    /// permits returns an error.
-    fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
-        let Renewal { namespace, subject, policy, .. } = *renewal;
-        let encoding = PolicyEncoding::new(policy);
-        let keys = self.keys(namespace, subject, policy, &encoding)?;
-        let arguments = packed_arguments(&encoding, arguments::renew_plan(renewal, &encoding));
-        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
-    }
-
-    /// Creates the command that renews or settles a reservation. It requires the packed layout.
-    fn change_reservation(
-        &self,
-        reservation: &Reservation<'_>,
-        change: ReservationChange,
-    ) -> Result<Command, StoreError> {
-        let Reservation { namespace, subject, policy, .. } = *reservation;
-        let encoding = PolicyEncoding::new(policy);
-        let (refund, lifetime) = match change {
-            ReservationChange::Renew(lifetime) => {
-                (reservation.refund(0, LimitSet::EMPTY), Some(lifetime))
-            }
-            ReservationChange::Settle { returned, kept } => {
-                (reservation.refund(returned, kept), None)
-            }
-        };
-        let mut arguments = packed_arguments(&encoding, arguments::refund_plan(&refund, &encoding));
-        arguments.push(arguments::reservation(reservation, &encoding));
-        arguments.push(arguments::lifetime(lifetime));
-        arguments.push(arguments::expires(reservation));
-        let mut keys = self.keys(namespace, subject, policy, &encoding)?;
-        keys.push(keys::reservations(&keys[0]));
-        Ok(Command::Script { script: scripts::change_reservation(), keys, arguments })
+        Some(Command::Script { script, keys, arguments })
     }
 
     /// Returns the keys that hold the states of the policy's limits, in the order of the scripts.

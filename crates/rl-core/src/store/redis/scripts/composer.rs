@@ -30,12 +30,6 @@ use super::super::encoding::kind::{Kind, LimitKind, ScriptShape};
 const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const PARTS_FAST_PATH: &str = include_str!("parts_shape.lua");
-const PARTS_BATCH: &str = include_str!("parts_batch.lua");
-/// The files that templates of parts include, with their names.
-const INCLUDED: [(&str, &str); 2] = [
-    ("part_fits", include_str!("part_fits.lua")),
-    ("part_charge", include_str!("part_charge.lua")),
-];
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
 /// The maximum number of registers that the cells and constants of a fast path may take. A function
@@ -231,22 +225,13 @@ pub(super) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
 /// Returns the fast path for checks of parts with these shapes, or an empty text if `shapes` is
 /// empty.
 pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
-    if shapes.is_empty() { String::new() } else { with_parts(PARTS_FAST_PATH, shapes) }
-}
-
-/// Returns the Lua code that checks several requests with parts of these shapes.
-pub(super) fn parts_batch(shapes: &[ScriptShape]) -> String {
-    with_parts(PARTS_BATCH, shapes)
-}
-
-fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
+    if shapes.is_empty() {
+        return String::new();
+    }
     let kinds: Vec<_> = shapes.iter().flatten().map(|limit| limit.kind).collect();
     let mut script = helpers(&kinds);
-    let template = INCLUDED.into_iter().fold(template.to_owned(), |template, (name, lines)| {
-        template.replace(&format!("--@ include {name}\n"), lines)
-    });
     let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
-    let lines: Vec<_> = template.lines().filter(is_read).map(str::trim).collect();
+    let lines: Vec<_> = PARTS_FAST_PATH.lines().filter(is_read).map(str::trim).collect();
     let template = lines.join("\n").replace("PARTS", &shapes.len().to_string()) + "\n";
     for (index, section) in template.split("--@ parts\n").enumerate() {
         let (of_parts, rest) = match section.split_once("--@ end parts\n") {

@@ -6,19 +6,15 @@
 //! |---|---|
 //! | `decide` of a shape | `arguments`, `shape` (composed), `stored`, packed states, `decide` |
 //! | `decide` | `arguments`, `stored`, packed states, `decide` |
-//! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `amend` |
-//! | `amend` | `arguments`, `stored`, packed states, `amend` |
+//! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `change` |
 //! | `reset` | `reset` |
 //! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
-//! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
-//! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
-//! | `readable` | readable limits, `readable`, `readable_reply` |
+//! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `change` |
+//! | `readable` of a shape | `readable_shape` (composed), a function of readable limits and `readable_part`, `parts` |
+//! | `readable` | the same without `readable_shape` |
 //! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, `stored`, packed states and `part`, `parts` |
-//! | `batch` of a list of shapes | `parts_batch` (composed) |
-//! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
-//! | `readable_refund` | `readable_counters`, `readable_refund` |
-//! | `settle` | a function of `arguments`, `stored`, packed states and `charge`, `settle` |
-//! | `readable_settle` | a function of `readable_counters` and `readable_charge`, `settle` |
+//! | `settle` | a function of `arguments`, `stored`, packed states and `change`, `settle` |
+//! | `readable_settle` | a function of `readable_counters` and `readable_change`, `settle` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject. In
 //! the script of a shape with logs, `sliding_log` precedes the fast path, which calls its functions.
@@ -44,7 +40,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 13;
+const VERSION: u32 = 14;
 
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;
@@ -60,14 +56,9 @@ pub(super) enum Purpose {
     DecideReadable,
     /// Checks of several parts in the packed layout.
     Parts,
-    /// Checks of several parts in the packed layout, for several requests.
-    PartsBatch,
 }
 
 impl Purpose {
-    /// The purposes for which there are scripts of several parts.
-    pub(super) const OF_PARTS: [Self; 2] = [Self::Parts, Self::PartsBatch];
-
     /// Returns the purposes for which a layout has scripts of one policy.
     pub(super) const fn of_layout(layout: Layout) -> &'static [Self] {
         match layout {
@@ -101,6 +92,9 @@ const MANUAL_TIME: TimeSource = TimeSource {
 
 const RESET_TEXT: &str = include_str!("reset.lua");
 const READABLE_COUNTERS: &str = include_str!("lib/readable_counters.lua");
+const CHANGE: &str = include_str!("change.lua");
+/// The last line of the scripts that change the counts of one subject.
+const MAKE_CHANGE: &str = "return change()";
 const STORED: &str = include_str!("lib/stored.lua");
 const ARGUMENTS: &str = include_str!("lib/arguments.lua");
 const DECIDE_ANY: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("decide.lua"));
@@ -129,12 +123,6 @@ static PACKED_STATES_AFTER_LOGS: LazyLock<String> = LazyLock::new(|| {
 });
 
 static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::of_shape(Purpose::Decide, &[]));
-static AMEND: LazyLock<Script> = LazyLock::new(|| {
-    let amend = include_str!("amend.lua");
-    Script::new("amend", |source| {
-        [source.time, ARGUMENTS, STORED, &PACKED_STATES, amend].join("\n")
-    })
-});
 static RESET: LazyLock<Script> =
     LazyLock::new(|| Script::new("reset", |source| [source.time, RESET_TEXT].join("\n")));
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
@@ -149,73 +137,48 @@ static RESERVE: LazyLock<Script> = LazyLock::new(|| {
 });
 static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
     let reservation = include_str!("reservation.lua");
-    let amend = include_str!("amend.lua");
     Script::new("reservation", |source| {
-        [source.time, ARGUMENTS, STORED, &PACKED_STATES, reservation, amend].join("\n")
+        [source.time, ARGUMENTS, STORED, &PACKED_STATES, reservation, CHANGE, MAKE_CHANGE]
+            .join("\n")
     })
 });
 static SETTLE: LazyLock<Script> = LazyLock::new(|| {
-    let (charge, settle) = (include_str!("charge.lua"), include_str!("settle.lua"));
-    Script::new("settle", |source| {
-        [
-            source.time,
-            "local server_time, ARGUMENTS_OF_CHARGE = now, 3",
-            "local function read_charge(KEYS, ARGV, now)",
-            ARGUMENTS,
-            STORED,
-            &PACKED_STATES,
-            charge,
-            "end",
-            settle,
-        ]
-        .join("\n")
-    })
+    settlement("settle", 3, |_| [ARGUMENTS, STORED, &PACKED_STATES, CHANGE].join("\n"))
 });
 static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
-    let (charge, settle) = (include_str!("readable_charge.lua"), include_str!("settle.lua"));
-    Script::new("readable_settle", |source| {
+    let change = include_str!("readable_change.lua");
+    settlement("readable_settle", 2, |source| {
+        [source.windows, READABLE_COUNTERS, change].join("\n")
+    })
+});
+
+/// Creates the script that makes changes of several subjects. `change` returns the code that reads
+/// one of them, from this number of arguments.
+///
+/// The time is read before the counters. Otherwise the computed beginning of a readable window could
+/// be later than the charge that opened it.
+fn settlement(name: &str, arguments: usize, change: impl Fn(TimeSource) -> String) -> Script {
+    let head = format!("local server_time, ARGUMENTS_OF_CHANGE = now, {arguments}");
+    Script::new(name, |source| {
         [
-            // The time is read before the counters (see `READABLE_REFUND`).
             source.time,
-            "local server_time, ARGUMENTS_OF_CHARGE = now, 2",
-            "local function read_charge(KEYS, ARGV, now)",
-            source.windows,
-            READABLE_COUNTERS,
-            charge,
+            &head,
+            "local function read_change(KEYS, ARGV, now)",
+            &change(source),
+            "return change",
             "end",
-            settle,
+            include_str!("settle.lua"),
         ]
         .join("\n")
     })
-});
-static READABLE: LazyLock<Script> =
-    LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
-static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
-    let refund = include_str!("readable_refund.lua");
-    // The time is read before the counters. Otherwise the computed beginning of a window could be
-    // later than the charge that opened it.
-    Script::new("readable_refund", |source| {
-        [source.windows, source.time, READABLE_COUNTERS, refund].join("\n")
-    })
-});
-
-/// Returns the script that decides under any policy.
-pub(super) fn decide(layout: Layout) -> &'static Script {
-    match layout {
-        Layout::Packed => &DECIDE,
-        Layout::Readable => &READABLE,
-    }
 }
 
-/// Returns the script that refunds units. In the packed layout it also renews and resets.
-pub(super) fn amend(layout: Layout) -> &'static Script {
-    match layout {
-        Layout::Packed => &AMEND,
-        Layout::Readable => &READABLE_REFUND,
-    }
+/// Returns the script that decides one part under any policy, in the packed layout.
+pub(super) fn decide() -> &'static Script {
+    &DECIDE
 }
 
-/// Returns the script that settles the charges of several subjects.
+/// Returns the script that changes the counts of subjects outside a decision.
 pub(super) fn settle(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &SETTLE,
@@ -240,9 +203,9 @@ pub(super) fn change_reservation() -> &'static Script {
 
 /// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
-    let mut scripts = vec![decide(layout), amend(layout), of_any_parts(layout), settle(layout)];
+    let mut scripts = vec![of_any_parts(layout), settle(layout)];
     if layout == Layout::Packed {
-        scripts.extend([reset(), reserve(), change_reservation()]);
+        scripts.extend([decide(), reset(), reserve(), change_reservation()]);
     }
     scripts
 }
@@ -300,23 +263,12 @@ impl Script {
             }
             Purpose::Refund => {
                 let fast_path = composer::refund_fast_path(shape);
-                let amend = include_str!("amend.lua");
                 Self::new(&script_name("refund", shape), |source| {
-                    [source.time, ARGUMENTS, logs, &fast_path, STORED, states, amend].join("\n")
+                    let before = [source.time, ARGUMENTS, logs, &fast_path, STORED, states];
+                    [&before.join("\n"), CHANGE, MAKE_CHANGE].join("\n")
                 })
             }
-            Purpose::DecideReadable => {
-                let (decide, reply) =
-                    (include_str!("readable.lua"), include_str!("readable_reply.lua"));
-                // The time is read last. Otherwise a charge could seem older than the window that
-                // it opened.
-                Self::new(&script_name("readable", shape), |source| {
-                    let fast_path = composer::readable_fast_path(shape, source.time);
-                    [source.windows, &fast_path, READABLE_LIMITS, decide, source.time, reply]
-                        .join("\n")
-                })
-            }
-            Purpose::Parts | Purpose::PartsBatch => unreachable!("they have several shapes"),
+            Purpose::DecideReadable | Purpose::Parts => unreachable!("they are scripts of parts"),
         }
     }
 

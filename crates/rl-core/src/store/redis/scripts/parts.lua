@@ -1,4 +1,4 @@
--- Decides a request of several parts: charges all of them or none.
+-- Decides a request: charges all of its parts or none.
 --
 -- KEYS      for each part, the keys of its subject (see lib/slots.lua or lib/readable_counters.lua)
 -- ARGV      in the packed layout, see parts_arguments.lua. In the readable layout, the flags, and

@@ -1,6 +1,6 @@
 -- One part of a request in the readable layout (see part.lua).
 --
--- ARGV      periods, plan, shape and format of the part, as those of readable.lua
+-- ARGV      periods, plan, shape and format of the part (see lib/readable_limits.lua)
 --
 -- Returns   the part, with the functions that evaluate and charge it
 local part = { cost = cost, mode = mode, available = available_units }

@@ -1,17 +1,17 @@
 -- The fast path of the readable layout: a check under enforced limits, written out for each of them
 -- (see shape.lua). It leaves counters with a wrong expiry, and values that are not counts, to
--- readable.lua.
+-- parts.lua.
 --
 --   --@ time   reads the time, after the writes. If it were read before, it could precede the start
 --              of a window that the charge opens. Such a charge could not be refunded
 --
--- KEYS, ARGV  see lib/readable_counters.lua and lib/readable_limits.lua
+-- KEYS, ARGV  see parts.lua, for a single part
 --
--- Returns     the number of allowed calls, 0 or 1, in the form of shape.lua
+-- Returns     see parts.lua
 do
   local KEYS, call = KEYS, redis.call
-  local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[2], 6)
-  local <<period>> = struct.unpack('><<I7 period>>', ARGV[1])
+  local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[3], 6)
+  local <<period>> = struct.unpack('><<I7 period>>', ARGV[2])
   local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
   -- MGET returns nothing for a missing key or a key of another type, and an error if the user lacks
   -- the permission. In all these cases, GET returns the counter, nothing for a missing key, or the
@@ -36,7 +36,7 @@ do
   if used_i + COST > max_i then fits = false end
   --@ end
   local texts = ',' .. <<.. text>>
-  -- Leave numbers with a leading zero, or with a character other than a digit, to readable.lua.
+  -- Leave numbers with a leading zero, or with a character other than a digit, to parts.lua.
   is_ours = is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d')
   local units = cost == 1 and '1' or string.format('%d', cost)
   if is_ours and fits and first then
@@ -67,6 +67,7 @@ do
     --@ each
     ttl_i = ttl_i > 0 and ttl_i * 1000 - part or 0
     --@ end
-    return (fits and '\1\0\0\1' or '\1\0\0\0') .. struct.pack(ARGV[4], ARGV[3], now, <<ttl, used>>)
+    local verdict = fits and struct.pack('>BI3I7', 1, 0, cost) or string.rep('\0', 11)
+    return verdict .. struct.pack(ARGV[5], ARGV[4], now, <<ttl, used>>)
   end
 end

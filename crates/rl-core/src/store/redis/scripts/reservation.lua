@@ -1,4 +1,4 @@
--- Renews a reservation, or ends it before amend.lua refunds its units.
+-- Renews a reservation, or ends it before change.lua refunds its units.
 --
 -- KEYS[last]  the reservations of the subject (see lib/expired.lua)
 -- ARGV[4]     the reservation, as a member of the set
@@ -8,7 +8,7 @@
 -- Returns     if there is no such reservation, a byte: 1 if it has expired, or 0 if it was lost
 --             before it could expire
 --             otherwise, for a renewal, the time at which the reservation expires (7 bytes)
---             otherwise the reply of amend.lua
+--             otherwise the reply of change.lua
 local reserved_for = struct.unpack('>I7', ARGV[5])
 local is_there
 if reserved_for == 0 then

@@ -15,7 +15,7 @@ static COMPOSED: LazyLock<Mutex<ComposedScripts>> = LazyLock::new(Mutex::default
 pub(crate) fn of_shapes(purpose: Purpose, shapes: &[ScriptShape]) -> Option<&'static Script> {
     let has_fast_path = match (purpose, shapes) {
         (_, []) => false,
-        (Purpose::Parts | Purpose::PartsBatch, _) => composer::fits_parts_fast_path(shapes),
+        (Purpose::Parts, _) => composer::fits_parts_fast_path(shapes),
         (_, [shape, ..]) => composer::can_compose(shape),
     };
     if !has_fast_path {
@@ -26,7 +26,7 @@ pub(crate) fn of_shapes(purpose: Purpose, shapes: &[ScriptShape]) -> Option<&'st
     let new = || -> &'static Script {
         Box::leak(Box::new(match purpose {
             Purpose::Parts => parts::packed(shapes),
-            Purpose::PartsBatch => parts::batch(shapes),
+            Purpose::DecideReadable => parts::readable(&shapes[0]),
             _ => Script::of_shape(purpose, &shapes[0]),
         }))
     };

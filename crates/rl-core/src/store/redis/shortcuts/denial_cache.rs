@@ -22,11 +22,10 @@ use smallvec::SmallVec;
 use super::monotonic::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, RetryAfter};
 use crate::maybe_ready::MaybeReady;
-use crate::model::Cost;
-use crate::policy::Policy;
 use crate::store::StoreFuture;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::reply::ScriptReply;
-use crate::store::redis::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use crate::store::redis::layer::{Amendments, Layer, LeaseRequest, PlainCheck, Request};
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
 /// The maximum time for which a denial is repeated, unless the server is overloaded.
@@ -48,12 +47,15 @@ pub(crate) struct DenialCache<S> {
 
 /// The result of a look-up.
 pub(crate) enum Lookup {
-    /// A cached denial rejects the request.
+    /// A cached denial rejects the part.
     Denied(Decision),
     /// The server has to decide. The stamp is needed to cache its decision; it is `None` if denials
     /// are not cached.
     Unknown(Option<RequestStamp>),
 }
+
+/// A stamp for each part of a request whose denial may be cached.
+type Stamps = SmallVec<[Option<RequestStamp>; 2]>;
 
 /// The state of the cache at the time a request is sent.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +72,38 @@ impl<S: Layer> DenialCache<S> {
         Self { inner, denials: is_enabled.then(|| Arc::new(Denials::new())), clock }
     }
 
-    /// Looks up a cached denial of a check.
-    pub(crate) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
+    /// Looks up a cached denial of a part.
+    pub(crate) fn lookup(&self, check: PlainCheck<'_>) -> Lookup {
         match &self.denials {
-            Some(denials) => denials.lookup(request),
+            Some(denials) => denials.lookup(check, self.clock.now()),
             None => Lookup::Unknown(None),
         }
+    }
+
+    /// Returns the decisions on a request that a cached denial of an enforced part denies; `None`
+    /// if there is no such denial.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn denial_of(&self, request: &Request) -> Option<GroupDecisions> {
+        self.look_up_parts(request).err().map(|denied| *denied)
+    }
+
+    /// Looks up cached denials of all parts of a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the decisions on a request that a cached denial of an enforced part denies.
+    fn look_up_parts(&self, request: &Request) -> Result<Stamps, Box<GroupDecisions>> {
+        let mut stamps = Stamps::new();
+        for (index, part) in request.parts.iter().enumerate() {
+            stamps.push(match request.plain_check(part).map(|check| self.lookup(check)) {
+                Some(Lookup::Denied(denial)) if !part.is_shadow => {
+                    return Err(Box::new(request.denied_by(index, denial)));
+                }
+                Some(Lookup::Unknown(stamp)) => stamp,
+                Some(Lookup::Denied(_)) | None => None,
+            });
+        }
+        Ok(stamps)
     }
 
     /// Caches a denial by the server. If the server has allowed the request, removes an older
@@ -110,43 +138,50 @@ impl<S: Layer> DenialCache<S> {
         })
     }
 
-    /// Repeats a denial whose wait has not ended, however old it is. Used during an overload.
-    pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
-        self.denials.as_ref()?.promised(request)
+    /// Repeats a denial of an enforced part whose wait has not ended, however old it is. Used during
+    /// an overload.
+    pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
+        let (denials, now) = (self.denials.as_ref()?, self.clock.now());
+        request.parts.iter().enumerate().find_map(|(index, part)| {
+            let check = request.plain_check(part).filter(|_| !part.is_shadow)?;
+            let denial = denials.promised(check, now)?;
+            Some(request.denied_by(index, denial))
+        })
     }
 }
 
 impl<S: Layer> Layer for DenialCache<S> {
-    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
-        if !request.is_plain_check() {
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+        if self.denials.is_none() {
             return self.inner.decide(request);
         }
-        match self.lookup(request) {
-            Lookup::Denied(denial) => MaybeReady::ready(Ok(denial)),
-            Lookup::Unknown(None) => self.inner.decide(request),
-            Lookup::Unknown(stamp) => {
-                let (this, subject) = (self.clone(), request.subject.key);
-                let decided = self.inner.decide(request);
-                MaybeReady::later(async move {
-                    let decision = decided.await?;
-                    this.remember(subject, &decision, stamp);
-                    Ok(decision)
-                })
-            }
+        let stamps = match self.look_up_parts(&request) {
+            Ok(stamps) => stamps,
+            Err(denied) => return MaybeReady::ready(Ok(*denied)),
+        };
+        let decided = self.inner.decide(Arc::clone(&request));
+        if stamps.iter().all(Option::is_none) {
+            return decided;
         }
+        let this = self.clone();
+        MaybeReady::later(async move {
+            let decisions = decided.await?;
+            for ((part, decision), stamp) in request.parts.iter().zip(&decisions).zip(stamps) {
+                this.remember(part.subject.key, decision, stamp);
+            }
+            Ok(decisions)
+        })
     }
 
-    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+    fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply> {
         self.inner.lease(request)
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        let amended = self.inner.amend(amendment);
-        if amendment.may_lower_counts() {
-            self.invalidate_after([amendment.subject.key], amended)
-        } else {
-            amended
-        }
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        let lowered = amendments.iter().filter(|amendment| amendment.may_lower_counts());
+        let lowered: SmallVec<[SubjectKey; 2]> = lowered.map(|of| of.subject.key).collect();
+        let amended = self.inner.amend(amendments);
+        if lowered.is_empty() { amended } else { self.invalidate_after(lowered, amended) }
     }
 }
 
@@ -185,10 +220,10 @@ struct CachedDenial {
 }
 
 impl CachedDenial {
-    /// Returns the denial, updated to `now`, if it was made under this policy and cost.
-    fn repeat(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+    /// Returns the denial, updated to `now`, if it was made under the policy and cost of `check`.
+    fn repeat(&self, check: PlainCheck<'_>, now: u64) -> Option<Decision> {
         let Self { decision, received_at, .. } = self;
-        let is_same = decision.cost() == cost && decision.policy() == Some(policy);
+        let is_same = decision.cost() == check.cost && decision.policy() == Some(check.policy);
         is_same.then(|| decision.at_later(now.saturating_sub(*received_at)))
     }
 }
@@ -204,13 +239,12 @@ impl Denials {
         &self.shards[subject.shard(SHARDS)]
     }
 
-    fn lookup(&self, request: PartRequest<'_>) -> Lookup {
-        let PartRequest { policy, cost, now, .. } = request;
-        let shard = self.shard(request.subject.key);
+    fn lookup(&self, check: PlainCheck<'_>, now: u64) -> Lookup {
+        let shard = self.shard(check.key);
         let denials = shard.lock();
-        let cached = denials.get(&request.subject.key);
+        let cached = denials.get(&check.key);
         let denial = cached.filter(|denial| now < denial.expires);
-        match denial.and_then(|denial| denial.repeat(policy, cost, now)) {
+        match denial.and_then(|denial| denial.repeat(check, now)) {
             Some(denial) => Lookup::Denied(denial),
             None => {
                 let generation = shard.generation.load(Ordering::Acquire);
@@ -220,11 +254,10 @@ impl Denials {
         }
     }
 
-    fn promised(&self, request: PartRequest<'_>) -> Option<Decision> {
-        let PartRequest { policy, cost, now, .. } = request;
-        let denials = self.shard(request.subject.key).lock();
-        let denial = denials.get(&request.subject.key)?;
-        if now < denial.promised_until { denial.repeat(policy, cost, now) } else { None }
+    fn promised(&self, check: PlainCheck<'_>, now: u64) -> Option<Decision> {
+        let denials = self.shard(check.key).lock();
+        let denial = denials.get(&check.key)?;
+        if now < denial.promised_until { denial.repeat(check, now) } else { None }
     }
 
     /// Caches a denial that was received at `now`.
@@ -299,32 +332,21 @@ mod tests {
     use super::*;
     use crate::maybe_ready::done;
     use crate::model::{Limit, Subject};
-    use crate::store::redis::subject_key::KeyedSubjectRef;
-    use crate::store::redis::test_layer::{TestLayer, deny, keyed};
-    use crate::store::{Mode, Namespace, Reservations};
+    use crate::policy::Policy;
+    use crate::store::Namespace;
+    use crate::store::redis::test_layer::{TestLayer, check, deny, keyed};
     use crate::time::{ManualClock, Timestamp};
-
-    fn check<'a>(
-        subject: KeyedSubjectRef<'a>,
-        policy: &'a Policy,
-        clock: &ManualClock,
-    ) -> PartRequest<'a> {
-        use crate::time::Clock;
-        let (mode, cost, reservations) = (Mode::Check, Cost::ONE, Reservations::Ignore);
-        PartRequest { subject, policy, mode, cost, reservations, now: clock.now().as_micros() }
-    }
 
     #[tokio::test]
     async fn a_denial_is_repeated_until_it_expires_or_is_invalidated() {
         let clock = Arc::new(ManualClock::default());
         clock.set(Timestamp::from_secs(1_000));
-        let inner = TestLayer::new(|request| deny(request, Duration::from_millis(500)));
+        let inner = TestLayer::new(|part| deny(part, Duration::from_millis(500)));
         let monotonic = Arc::new(MonotonicClock::new(Some(Arc::clone(&clock))));
         let cache = DenialCache::new(inner.clone(), true, monotonic);
         let policy = Policy::new([Limit::per_second(1)]).unwrap();
-        let (namespace, subject) = (Namespace::default(), Subject::user("alice"));
-        let alice = keyed(&namespace, &subject);
-        let decide = async || cache.decide(check(alice, &policy, &clock)).await.unwrap();
+        let alice = keyed(&Namespace::default(), &Subject::user("alice"));
+        let decide = async || cache.decide(check(&alice, &policy, 1)).await.unwrap();
 
         decide().await;
         decide().await;

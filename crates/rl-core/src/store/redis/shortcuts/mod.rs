@@ -4,6 +4,6 @@ mod denial_cache;
 mod leases;
 mod monotonic;
 
-pub(crate) use denial_cache::{DenialCache, Lookup, RequestStamp};
-pub(crate) use leases::{LeaseSettings, Leases, TakenUnits};
+pub(crate) use denial_cache::DenialCache;
+pub(crate) use leases::{LeaseSettings, Leases};
 pub(crate) use monotonic::MonotonicClock;

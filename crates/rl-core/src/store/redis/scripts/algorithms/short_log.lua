@@ -139,7 +139,7 @@ lasts = count_i > 0 and newest_i + period_i - now or 0
 waits = waits .. struct.pack('>I7', waits_i)
 
 --@ refundable
-if is_ours and sealed_i > 0 and not log_i and struct.unpack('>I7', charges, at + 7 * INDEX) > 0
+if is_ours and sealed_i > 0 and not log_i and struct.unpack('>I7', charges, at + step * INDEX) > 0
     and (entries_i == 1 or when < struct.unpack('>I7', tail_i)) then
   if subjects == 1 then
     log_i = open_log(now, LOG_KEY, period_i, max_i, tail_i,

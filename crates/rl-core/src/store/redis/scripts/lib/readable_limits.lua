@@ -1,4 +1,4 @@
--- Evaluates and charges the counters of one subject, for readable.lua and readable_part.lua.
+-- Evaluates and charges the counters of one subject, for readable_part.lua.
 --
 -- ARGV[2]  packed, big-endian:
 --            1 byte   mode: 0 check, 1 check up to, 2 peek, 3 charge

@@ -14,16 +14,18 @@
 //!   It is never more than a quarter of the units that remained on the server.
 //! * Only checks under fixed windows that begin with the first request use leases. All other
 //!   requests are forwarded.
+//! * **Each part has its own lease.** The layer below decides the parts for which no units could be
+//!   taken. If it denies the request, or if the request is cancelled, the taken units are given
+//!   back: to their lease, or to the server if that lease has ended.
 //!
 //! ```text
 //!              enough unspent units
-//! check ─────────────────────────────────► spend ─────► decision
+//! check ─────────────────────────────────► take ─────► decision
 //!   │ too few
 //!   ▼
-//! refill lock ─► lease from the server ─► add to the slot ─► spend, or deny
+//! refill lock ─► lease from the server ─► add to the slot ─► take, or deny
 //! ```
 
-mod parts;
 mod returning;
 mod slot;
 mod table;
@@ -31,26 +33,27 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use parts::TakenUnits;
 use returning::UnitReturner;
 use slot::{ActiveLease, ReturnedUnits};
+use smallvec::{SmallVec, smallvec};
 use table::{LeaseTable, RefillGuard};
 use tokio::runtime::Handle;
 
 use super::denial_cache::{DenialCache, Lookup, RequestStamp};
 use super::monotonic::{MonotonicClock, safe_deadline};
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
-use crate::policy::Policy;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::policy::is_fixed_windows;
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::give_back::GiveBack;
 use crate::store::redis::layer::{
-    Amendment, Layer, LeaseRequest, OwnedPartRequest, PartRequest, runtime_has_ended,
+    Amendments, Layer, LeaseRequest, PlainCheck, Request, RequestPart, runtime_has_ended,
 };
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
+use crate::time::Timestamp;
 
 /// The largest size of a lease, because one script call cannot count more units.
 const MAX_LEASE: u16 = u16::MAX - 1;
@@ -85,11 +88,64 @@ struct LeasesShared<L> {
     runtime: Handle,
 }
 
-/// A request that has to wait for a refill.
+/// The units that were taken for each part of a request; `None` for a part that is decided below.
+type Taken<S> = SmallVec<[Option<TakenUnits<S>>; 1]>;
+
+/// Leased units that a request uses for one of its parts. They are given back when this is dropped,
+/// unless they are kept.
+struct TakenUnits<S: Layer> {
+    leases: Leases<DenialCache<S>>,
+    subject: KeyedSubject,
+    /// The decision on the part; `None` once the units are kept.
+    decision: Option<Decision>,
+    /// The time of the first charge of the lease, which identifies its windows.
+    since: Timestamp,
+}
+
+impl<S: Layer> TakenUnits<S> {
+    /// Keeps the units charged when this is dropped. Returns the decision on the part.
+    fn keep(mut self) -> Option<Decision> {
+        self.decision.take()
+    }
+}
+
+impl<S: Layer> Drop for TakenUnits<S> {
+    fn drop(&mut self) {
+        let Some(decision) = self.decision.take().filter(|decision| decision.charged() > 0) else {
+            return;
+        };
+        let (shared, units) = (&self.leases.shared, decision.charged());
+        let is_returned = {
+            let mut slots = shared.table.lock();
+            let slot = slots.get_mut(&self.subject.key);
+            slot.is_some_and(|slot| slot.put_back(self.since, units))
+        };
+        let Some(policy) = decision.policy().filter(|_| !is_returned) else { return };
+        // The slot no longer has this lease, so the units cannot go back to it. They are returned
+        // to the server.
+        let returned = ReturnedUnits { policy: policy.clone(), charged: decision.at(), units };
+        let (returner, subject) = (shared.returner.clone(), self.subject.clone());
+        shared.runtime.spawn(async move {
+            // If the units cannot be returned, they stay charged. The error is ignored.
+            let _ = returner.give_back(&subject, returned).await;
+        });
+    }
+}
+
+/// A part of a request that has to wait for a refill.
 struct LeaseRefill {
-    policy: Policy,
-    cost: Cost,
+    part: RequestPart,
     stamp: Option<RequestStamp>,
+}
+
+/// The result of waiting for a refill.
+enum AfterRefill<S: Layer> {
+    Taken(TakenUnits<S>),
+    /// The server has too few units for the part.
+    Denied(Decision),
+    /// The server has to decide the part. Leases cannot, for example because the cost exceeds the
+    /// largest lease.
+    Undecided,
 }
 
 /// The result of a call that leases units.
@@ -137,16 +193,37 @@ impl<S: Layer> Leases<DenialCache<S>> {
     }
 
     /// Returns the layer below, which caches denials.
+    #[cfg(feature = "redis-cluster")]
     pub(crate) fn denials(&self) -> &DenialCache<S> {
         &self.shared.inner
     }
 
-    /// Decides a request without asking the server: with leased units, or by a cached denial.
-    pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
-        if !request.is_plain_check() {
-            return None;
+    /// Decides a request without asking the server: with leased units for all parts, or by a cached
+    /// denial.
+    pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
+        let taken = request.parts.iter().map(|part| self.take(request, part));
+        let taken: Option<SmallVec<[TakenUnits<S>; 1]>> = taken.collect();
+        match taken {
+            Some(taken) => Some(taken.into_iter().filter_map(TakenUnits::keep).collect()),
+            None => self.shared.inner.decide_locally(request),
         }
-        self.spend(request).or_else(|| self.shared.inner.decide_locally(request))
+    }
+
+    /// Decides the only part of a request without asking the server: with leased units, or by a
+    /// cached denial.
+    pub(crate) fn shortcut(
+        &self,
+        check: PlainCheck<'_>,
+        reservations: Reservations,
+    ) -> Option<Decision> {
+        let can_lease = Self::is_enabled(&self.shared) && reservations == Reservations::Ignore;
+        if can_lease && let Some((decision, _)) = self.spend(check) {
+            return Some(decision);
+        }
+        match self.shared.inner.lookup(check) {
+            Lookup::Denied(denial) => Some(denial),
+            Lookup::Unknown(_) => None,
+        }
     }
 
     /// Returns all unspent units to the server, and stops leasing.
@@ -164,65 +241,138 @@ impl<S: Layer> Leases<DenialCache<S>> {
         shared.max_units > 0
     }
 
-    /// Spends leased units, if enough are left.
-    #[inline(always)]
-    fn spend(&self, request: PartRequest<'_>) -> Option<Decision> {
-        if !Self::is_enabled(&self.shared) {
-            return None;
-        }
+    /// Returns the data by which leases decide this part, if they may.
+    fn leasable<'a>(&self, request: &Request, part: &'a RequestPart) -> Option<PlainCheck<'a>> {
+        let is_leasable = Self::is_enabled(&self.shared)
+            && request.reservations == Reservations::Ignore
+            && !part.is_shadow;
+        request.plain_check(part).filter(|_| is_leasable)
+    }
+
+    /// Takes leased units for a part, if enough are left.
+    fn take(&self, request: &Request, part: &RequestPart) -> Option<TakenUnits<S>> {
+        let (decision, since) = self.spend(self.leasable(request, part)?)?;
+        Some(self.taken(part, decision, since))
+    }
+
+    /// Spends leased units for a part, if enough are left. Returns the time of the first charge of
+    /// the lease too.
+    fn spend(&self, check: PlainCheck<'_>) -> Option<(Decision, Timestamp)> {
+        let now = self.shared.clock.now();
         let mut slots = self.shared.table.lock();
-        slots.get_mut(&request.subject.key)?.spend(request.policy, request.cost, request.now)
+        let slot = slots.get_mut(&check.key)?;
+        let decision = slot.spend(check.policy, check.cost, now)?;
+        Some((decision, slot.lease.as_ref()?.since))
     }
 
-    /// Returns whether a lease could allow this request, for which too few units are left.
-    fn can_lease(&self, request: PartRequest<'_>) -> bool {
-        let is_too_dear = request.cost.units() > self.shared.max_units
-            && self.shared.table.lock().get(&request.subject.key).is_none();
-        is_fixed_windows(request.policy) && !is_too_dear && !self.shared.returner.is_closed()
+    fn taken(&self, part: &RequestPart, decision: Decision, since: Timestamp) -> TakenUnits<S> {
+        let (leases, subject) = (self.clone(), part.subject.clone());
+        TakenUnits { leases, subject, decision: Some(decision), since }
     }
 
-    /// Waits for the refill lock. Then decides with the units that are left, or leases more.
-    async fn decide_after_refill(self, request: OwnedPartRequest) -> Result<Decision, StoreError> {
+    /// Returns whether a lease could allow this part, for which too few units are left.
+    fn can_lease(&self, request: &Request, part: &RequestPart) -> bool {
+        self.leasable(request, part).is_some()
+            && is_fixed_windows(&part.policy)
+            && (part.cost.units() <= self.shared.max_units
+                || self.shared.table.lock().contains_key(&part.subject.key))
+            && !self.shared.returner.is_closed()
+    }
+
+    /// Refills the leases of the parts that need it, then decides.
+    async fn decide_after_refills(
+        self,
+        request: Arc<Request>,
+        mut taken: Taken<S>,
+    ) -> Result<GroupDecisions, StoreError> {
+        for (part, taken) in request.parts.iter().zip(&mut taken) {
+            if taken.is_some() || !self.can_lease(&request, part) {
+                continue;
+            }
+            let is_sole = request.parts.len() == 1;
+            match self.take_after_refill(&request, part).await {
+                Ok(AfterRefill::Taken(units)) => *taken = Some(units),
+                Ok(AfterRefill::Denied(denial)) if is_sole => return Ok(smallvec![denial]),
+                Err(error) if is_sole => return Err(error),
+                // The server decides the part together with the others, whose status is then known
+                // too.
+                Ok(AfterRefill::Denied(_) | AfterRefill::Undecided) | Err(_) => {}
+            }
+        }
+        self.decide_rest(request, taken).await
+    }
+
+    /// Decides the parts for which no units were taken in the layer below.
+    fn decide_rest(&self, request: Arc<Request>, taken: Taken<S>) -> StoreFuture<GroupDecisions> {
+        let inner = &self.shared.inner;
+        if taken.iter().all(Option::is_none) {
+            return inner.decide(request);
+        }
+        if taken.iter().all(Option::is_some) {
+            let decisions = taken.into_iter().flatten().filter_map(TakenUnits::keep);
+            return MaybeReady::ready(Ok(decisions.collect()));
+        }
+        let rest = request.parts.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+        let rest = request.of_parts(rest.map(|(part, _)| part.clone()), request.mode);
+        let decided = inner.decide(Arc::clone(&rest));
+        MaybeReady::later(async move { Ok(with_taken(&request, &rest, taken, decided.await?)) })
+    }
+
+    /// Waits for the refill lock of a part's subject. Then takes the units that are left, or leases
+    /// more.
+    async fn take_after_refill(
+        &self,
+        request: &Request,
+        part: &RequestPart,
+    ) -> Result<AfterRefill<S>, StoreError> {
         let LeasesShared { inner, table, returner, max_units, clock, runtime, .. } = &*self.shared;
-        let request = request.as_ref();
-        let enter = |max| table.enter(request.subject.to_owned(), max);
+        let enter = |max| table.enter(part.subject.clone(), max);
         let slot = enter(MAX_SUBJECTS).or_else(|| enter(returner.make_room(MAX_SUBJECTS)));
-        let Some(slot) = slot else { return inner.decide(request).await };
-        let mut guard = slot.lock_refill().await;
+        let Some(slot) = slot else { return Ok(AfterRefill::Undecided) };
+        let guard = slot.lock_refill().await;
 
         // While this task waited, another task may have leased units, or may have found that the
-        // request is denied.
-        let request = request.at(clock.now());
-        let PartRequest { policy, cost, now, .. } = request;
-        if let Some(decision) = guard.slot.with(|slot| slot.spend(policy, cost, now)) {
-            return Ok(decision);
+        // part is denied.
+        if let Some(taken) = self.take(request, part) {
+            return Ok(AfterRefill::Taken(taken));
         }
-        let stamp = match inner.lookup(request) {
-            Lookup::Denied(denial) => return Ok(denial),
-            Lookup::Unknown(stamp) => stamp,
-        };
-        let is_hopeless = guard.slot.with(|slot| slot.is_hopeless(policy, cost, now));
+        let looked_up = request.plain_check(part).map(|check| inner.lookup(check));
+        let Some(Lookup::Unknown(stamp)) = looked_up else { return Ok(AfterRefill::Undecided) };
+        let now = clock.now();
+        let is_hopeless = guard.slot.with(|slot| slot.is_hopeless(&part.policy, part.cost, now));
         if is_hopeless || returner.is_closed() {
-            drop(guard);
-            return inner.decide(request).await;
+            return Ok(AfterRefill::Undecided);
         }
 
         // Units are returned and leased in a separate task, so that none are lost if the request is
         // cancelled.
-        let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
-        let (this, is_too_dear) = (self.clone(), cost.units() > *max_units);
+        let (this, is_too_dear) = (self.clone(), part.cost.units() > *max_units);
+        let refill = LeaseRefill { part: part.clone(), stamp };
         // Boxed, so that only a pointer is moved while the task is spawned.
-        let decided = runtime.spawn(Box::pin(async move {
+        let refilled = runtime.spawn(Box::pin(async move {
             if is_too_dear {
                 this.empty(&guard).await;
-                return Ok(None);
+                return Ok(AfterRefill::Undecided);
             }
-            this.refill(&mut guard, &refill).await
+            this.refill_and_take(guard, refill).await
         }));
-        match decided.await.unwrap_or_else(|_| Err(runtime_has_ended()))? {
-            Some(decision) => Ok(decision),
-            None => inner.decide(request).await,
+        refilled.await.unwrap_or_else(|_| Err(runtime_has_ended()))
+    }
+
+    async fn refill_and_take(
+        &self,
+        mut guard: RefillGuard,
+        refill: LeaseRefill,
+    ) -> Result<AfterRefill<S>, StoreError> {
+        let Some(decision) = self.refill(&mut guard, &refill).await? else {
+            return Ok(AfterRefill::Undecided);
+        };
+        if !decision.is_allowed() {
+            return Ok(AfterRefill::Denied(decision));
         }
+        let since = guard.slot.with(|slot| slot.lease.as_ref().map(|lease| lease.since));
+        let since = since.unwrap_or_else(|| decision.at());
+        Ok(AfterRefill::Taken(self.taken(&refill.part, decision, since)))
     }
 
     /// Leases units, and decides the request that needs them. Returns `None` if the server has to
@@ -269,7 +419,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         counts_unspent: bool,
     ) -> Result<Leased, StoreError> {
         let LeasesShared { inner, returner, max_units, lifetime_micros, clock, .. } = &*self.shared;
-        let LeaseRefill { policy, cost, .. } = refill;
+        let RequestPart { policy, cost, .. } = &refill.part;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
             self.empty(guard).await;
@@ -284,8 +434,9 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let units = lease_units(size).max(least);
 
         let sent = clock.now();
-        let subject = guard.slot.subject.as_ref();
-        let reply = inner.lease(LeaseRequest { subject, policy, units, least }).await?;
+        let subject = guard.slot.subject.clone();
+        let request = LeaseRequest::new(subject, policy.clone(), units, least);
+        let reply = inner.lease(request).await?;
         let received_at = clock.now();
         let last = CallArgs { policy, mode: Mode::Check, cost: Cost::ONE };
         let last = reply.decision(units - 1, last);
@@ -351,31 +502,56 @@ impl<S: Layer> Leases<DenialCache<S>> {
 }
 
 impl<S: Layer> Layer for Leases<DenialCache<S>> {
-    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
+    fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
         let inner = &self.shared.inner;
-        let can_spend = request.is_plain_check() && request.reservations == Reservations::Ignore;
-        if !Self::is_enabled(&self.shared) || !can_spend {
+        if !Self::is_enabled(&self.shared) {
             return inner.decide(request);
         }
-        if let Some(decision) = self.spend(request) {
-            return MaybeReady::ready(Ok(decision));
+        let taken: Taken<S> = request.parts.iter().map(|part| self.take(&request, part)).collect();
+        let rest = || request.parts.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+        let is_denied = |part: &RequestPart| {
+            let looked_up = self.leasable(&request, part).map(|check| inner.lookup(check));
+            matches!(looked_up, Some(Lookup::Denied(_)))
+        };
+        let needs_refill = rest().any(|(part, _)| self.can_lease(&request, part))
+            && !rest().any(|(part, _)| is_denied(part));
+        if needs_refill {
+            MaybeReady::later(self.clone().decide_after_refills(request, taken))
+        } else {
+            self.decide_rest(request, taken)
         }
-        if let Lookup::Denied(denial) = inner.lookup(request) {
-            return MaybeReady::ready(Ok(denial));
-        }
-        if !self.can_lease(request) {
-            return inner.decide(request);
-        }
-        MaybeReady::later(self.clone().decide_after_refill(request.to_owned()))
     }
 
-    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+    fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply> {
         self.shared.inner.lease(request)
     }
 
-    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        self.shared.inner.amend(amendment)
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        self.shared.inner.amend(amendments)
     }
+}
+
+/// Returns the decisions on all parts of `request`, after the layer below has decided the `rest`.
+/// If it denies the request, the taken units are given back.
+fn with_taken<S: Layer>(
+    request: &Request,
+    rest: &Request,
+    taken: Taken<S>,
+    decided: GroupDecisions,
+) -> GroupDecisions {
+    let mut enforced = rest.parts.iter().zip(&decided).filter(|(part, _)| !part.is_shadow);
+    let is_denied = enforced.any(|(_, decision)| !decision.is_allowed());
+    let first = decided.first();
+    let at = first.map(Decision::at).unwrap_or_default();
+    // Parts with taken units have the origin of the others, because the request needed them.
+    let origin = first.map_or(Origin::Store, Decision::origin);
+    let mut decided = decided.into_iter();
+    let decision = |(part, taken): (&RequestPart, Option<TakenUnits<S>>)| match taken {
+        None => decided.next(),
+        Some(taken) if !is_denied => Some(taken.keep()?.with_origin(origin)),
+        Some(_) => Some(part.unknown_status(at).with_origin(origin)),
+    };
+    request.parts.iter().zip(taken).filter_map(decision).collect()
 }
 
 /// Converts a number of units to the size of a lease.
@@ -388,8 +564,9 @@ mod tests {
     use super::*;
     use crate::maybe_ready::done;
     use crate::model::{FailureKind, Limit, Subject};
+    use crate::policy::Policy;
     use crate::store::Namespace;
-    use crate::store::redis::test_layer::{TestLayer, keyed};
+    use crate::store::redis::test_layer::{TestLayer, check, keyed};
 
     fn leases(inner: TestLayer) -> Leases<DenialCache<TestLayer>> {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
@@ -410,10 +587,10 @@ mod tests {
             (Namespace::default(), Subject::user("alice"), Subject::user("bob"));
         let [alice, bob] = [&alice, &bob].map(|subject| keyed(&namespace, subject));
         let table = &leases.shared.table;
-        let enter_alice = || table.enter(alice.to_owned(), 1).unwrap();
+        let enter_alice = || table.enter(alice.clone(), 1).unwrap();
         let first = enter_alice().lock_refill().await;
         let waiting = enter_alice();
-        assert!(table.enter(bob.to_owned(), 1).is_none(), "the table is full");
+        assert!(table.enter(bob.clone(), 1).is_none(), "the table is full");
         drop(first);
         assert_eq!(table.lock().get(&alice.key).map(|slot| slot.guards), Some(1));
         let guard = waiting.lock_refill().await;
@@ -423,7 +600,7 @@ mod tests {
         cancelled.abort();
         drop(cancelled.await);
         assert_eq!(table.lock().len(), 0, "a cancelled task leaves nothing behind");
-        drop(leases.clone().drop_lease(bob.to_owned()).await);
+        drop(leases.clone().drop_lease(bob.clone()).await);
         assert_eq!(table.lock().len(), 0, "the slot had no lease");
     }
 
@@ -433,7 +610,7 @@ mod tests {
         let leases = leases(failing());
         let (namespace, alice, bob) =
             (Namespace::default(), Subject::user("alice"), Subject::user("bob"));
-        let owned = |subject: &Subject| keyed(&namespace, subject).to_owned();
+        let owned = |subject: &Subject| keyed(&namespace, subject);
         for _ in 0..100 {
             let (one, other) = (vec![&alice, &bob, &alice], vec![&bob, &alice]);
             let reset = |subjects: Vec<&Subject>| {
@@ -454,16 +631,8 @@ mod tests {
         for n in 0..20 {
             let subject = Subject::user(&n.to_string());
             let subject = keyed(&namespace, &subject);
-            let request = PartRequest {
-                subject,
-                policy: &policy,
-                mode: Mode::Check,
-                cost: Cost::new(1 + n % 6),
-                reservations: Reservations::Ignore,
-                now: leases.shared.clock.now(),
-            };
-            leases.decide(request).await.unwrap_err();
-            let reset = leases.reset_after_leases(vec![subject.to_owned()], done());
+            leases.decide(check(&subject, &policy, 1 + n % 6)).await.unwrap_err();
+            let reset = leases.reset_after_leases(vec![subject.clone()], done());
             reset.await.unwrap();
         }
         assert_eq!(leases.shared.table.lock().len(), 0);

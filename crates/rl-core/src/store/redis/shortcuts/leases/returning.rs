@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -12,11 +13,11 @@ use super::slot::{ActiveLease, ReturnedUnits};
 use super::table::{FreedSlot, LeaseTable, RefillGuard};
 use crate::model::StoreError;
 use crate::policy::LimitSet;
-use crate::store::RefundOf;
 use crate::store::redis::give_back::GiveBack;
-use crate::store::redis::layer::{Layer, OwnedRefund, runtime_has_ended};
+use crate::store::redis::layer::{Amendment, Layer, runtime_has_ended};
 use crate::store::redis::shortcuts::monotonic::MonotonicClock;
 use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
 
 /// The number of slots by which the table may exceed its bound while the units of replaced slots
@@ -174,10 +175,19 @@ impl<S: Layer> UnitReturner<S> {
         if units == 0 {
             return Ok(());
         }
-        let (subject, of, uncharged) = (subject.clone(), RefundOf::All, LimitSet::EMPTY);
-        let refund = OwnedRefund { subject, policy, charged, units, of, uncharged };
+        let refund = Refund {
+            namespace: &subject.namespace,
+            subject: &subject.subject,
+            policy: &policy,
+            charged,
+            units,
+            of: RefundOf::All,
+            uncharged: LimitSet::EMPTY,
+        };
+        let refund = Amendment::refund(subject.clone(), &refund);
         let inner = self.shared.inner.clone();
-        self.shared.give_back.run(move || inner.amend(refund.amendment())).await.map(drop)
+        let refunded = self.shared.give_back.run(move || inner.amend(smallvec![refund.clone()]));
+        refunded.await.map(drop)
     }
 }
 

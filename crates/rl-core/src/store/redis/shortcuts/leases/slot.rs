@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn units_that_are_put_back_during_a_lease_allow_no_request_without_a_charge() {
         let policy = Policy::new([Limit::per_second(25)]).unwrap();
-        let subject = keyed(&Namespace::default(), &Subject::user("alice")).to_owned();
+        let subject = keyed(&Namespace::default(), &Subject::user("alice"));
         let mut slot = LeaseSlot::new(subject);
         slot.lease = Some(lease(&policy, 24, 1));
         let since = slot.lease.as_ref().unwrap().since;

@@ -1,14 +1,15 @@
--- The charge of one subject in the readable layout (see charge.lua).
+-- Settles the charge of one subject in the readable layout (see change.lua). A window gets units
+-- back only if it was already open when they were charged.
 --
--- ARGV      periods and plan. The plan:
---             7 bytes  the time of the charge
---             for each limit, 7 bytes each: the units to refund, and the further units to charge
+-- KEYS, ARGV[1]  see lib/readable_counters.lua
+-- ARGV[2]        the plan, packed, big-endian, 7 bytes each: the time of the charge in µs, and for
+--                each limit the units to refund, and the further units to charge
 --
--- Returns   the charge, with the function that settles it
+-- Sets           change: the function that settles the charge
 local plan = { struct.unpack('>I7' .. string.rep('I7I7', count), ARGV[2]) }
-local charged, charge = plan[1], {}
+local charged = plan[1]
 
-function charge.settle()
+local function change()
   for i = 1, count do
     local refunded, added = math.min(plan[2 * i], used[i]), plan[2 * i + 1]
     local ends = (math.floor(now / 1000) + ttl[i]) * 1000
@@ -26,5 +27,3 @@ function charge.settle()
     end
   end
 end
-
-return charge
