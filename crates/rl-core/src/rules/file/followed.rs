@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::parse::Content;
 use super::reader::Timing;
 use super::status::RulesFileStatus;
 use super::subscription::{OnChange, OnReading, Subscription, event_of};
-use super::thread::{ReadingHandler, ReloadRequest};
+use super::thread::{ReadingHandler, Requests};
 use crate::key::KeySecret;
 use crate::observe;
 use crate::rules::invalid_rules::InvalidRules;
@@ -35,7 +34,7 @@ pub(super) struct FollowedFile {
     status: watch::Sender<RulesFileStatus>,
     /// The present reading; `None` while the thread waits.
     busy: Mutex<Option<Busy>>,
-    pub(super) requests: Sender<ReloadRequest>,
+    requests: Requests,
     signals: Mutex<Option<AbortHandle>>,
 }
 
@@ -79,7 +78,7 @@ impl FollowedFile {
         content: Content,
         timing: Timing,
         disk: Arc<dyn Disk>,
-        requests: Sender<ReloadRequest>,
+        requests: Requests,
     ) -> Self {
         let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
         observe::rules_warned(&path, &warnings);
@@ -115,6 +114,12 @@ impl FollowedFile {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Applies the file now.
+    pub(super) fn reload(&self) -> Result<(), RulesFileError> {
+        let deadline = self.timing.deadline;
+        self.requests.reload(deadline).unwrap_or_else(|| Err(self.unstable_error(deadline)))
     }
 
     pub(super) const fn timing(&self) -> Timing {

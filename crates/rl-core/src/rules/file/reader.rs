@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,7 +18,8 @@ use super::stability::{Trigger, Watched};
 pub(super) struct Timing {
     /// The time between two readings that have to agree.
     pub(super) pause: Duration,
-    /// The longest time that a start or a reload waits for a file that is stable.
+    /// The longest time that a start or a reload waits for a file that is stable. To check its
+    /// content may take longer.
     pub(super) deadline: Duration,
 }
 
@@ -50,7 +52,11 @@ pub(super) struct FileReader {
     unstable: Option<(Instant, bool)>,
     /// Whether every version of the file must end with `end: true`.
     must_end: bool,
+    is_checking: IsChecking,
 }
+
+/// Whether the file has been read and its content is checked, or was checked last.
+pub(super) type IsChecking = Arc<AtomicBool>;
 
 /// The file of keys.
 struct WatchedKeys {
@@ -86,11 +92,16 @@ impl FileReader {
             handled: None,
             unstable: None,
             must_end: false,
+            is_checking: IsChecking::default(),
         }
     }
 
     pub(super) const fn timing(&self) -> Timing {
         self.timing
+    }
+
+    pub(super) fn is_checking(&self) -> IsChecking {
+        Arc::clone(&self.is_checking)
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -141,6 +152,7 @@ impl FileReader {
     }
 
     fn read(&mut self, trigger: Trigger) -> ReadStep {
+        self.is_checking.store(false, Ordering::Release);
         let (disk, pause) = (&*self.disk, self.timing.pause);
         let is_stable = self.rules.read(disk, pause, trigger);
         let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, trigger));
@@ -205,6 +217,7 @@ impl FileReader {
                 return Err(RulesFileError::new(&keys.shown, None, failure));
             }
         };
+        self.is_checking.store(true, Ordering::Release);
         convert(&path, &bytes, text, keys, &self.additions).map(Some)
     }
 

@@ -14,7 +14,7 @@ use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
 use super::status::RulesFileStatus;
-use super::thread::{ReaderThread, ReadingHandler, ReloadRequest};
+use super::thread::ReaderThread;
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
 use crate::observe::{self, EventKind};
@@ -153,7 +153,7 @@ impl RulesFileBuilder {
         let (path, timing, disk) = (self.path.clone(), self.timing, Arc::clone(&self.disk));
         let (thread, mut content) = self.start()?;
         let store = content.store.take();
-        let requests = thread.requests.clone();
+        let requests = thread.requests();
         let file = Arc::new(FollowedFile::new(path, content, timing, disk, requests));
         file.set_signals(thread.follow(&file, timing.pause));
         Ok(RulesFile(Arc::new(Handle { file, store })))
@@ -261,7 +261,8 @@ impl RulesFile {
     /// * a moment, if the last readings of the file had this content for a
     ///   [pause](RulesFileBuilder::pause);
     /// * otherwise about a pause;
-    /// * at most three pauses, or three seconds if that is longer.
+    /// * at most three pauses, or three seconds if that is longer, and then as long as the check of
+    ///   the content takes.
     ///
     /// An [observer](crate::observe::Observer) must not call it.
     ///
@@ -271,11 +272,7 @@ impl RulesFile {
     /// time. The last valid rules continue to apply. After the time has run out, the file is applied
     /// when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
-        let (request, result) = ReloadRequest::with_reply();
-        let file = &self.0.file;
-        let sent = file.requests.send(request).ok();
-        let result = sent.and_then(|()| result.recv_timeout(file.timing().deadline).ok());
-        result.unwrap_or_else(|| Err(file.unstable_error(file.timing().deadline)))
+        self.0.file.reload()
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 use super::error::RulesFileError;
 use super::parse::Content;
-use super::reader::{FileReader, ReadStep, Timing};
+use super::reader::{FileReader, IsChecking, ReadStep, Timing};
 use super::stability::Trigger;
 
 /// A request to apply the file now, even if it has not changed.
@@ -25,13 +26,43 @@ pub(super) struct ReloadRequest {
 
 impl ReloadRequest {
     /// Creates a request, and the receiver of its result.
-    pub(super) fn with_reply() -> (Self, Receiver<Result<(), RulesFileError>>) {
+    fn with_reply() -> (Self, Receiver<Result<(), RulesFileError>>) {
         let (reply, result) = mpsc::sync_channel(1);
         (Self { requested_at: Instant::now(), reply: Some(reply) }, result)
     }
 
     pub(super) fn of_signal() -> Self {
         Self { requested_at: Instant::now(), reply: None }
+    }
+}
+
+/// Sends requests to the thread of a rule file.
+pub(super) struct Requests {
+    sender: Sender<ReloadRequest>,
+    is_checking: IsChecking,
+}
+
+impl Requests {
+    /// Applies the file now. Returns `None` if the file was not stable or not read in time.
+    pub(super) fn reload(&self, deadline: Duration) -> Option<Result<(), RulesFileError>> {
+        let (request, result) = ReloadRequest::with_reply();
+        self.sender.send(request).ok()?;
+        wait(&result, deadline, &self.is_checking)
+    }
+}
+
+/// Waits for a result of the thread. Returns `None` if the file is not read by the deadline. Content
+/// that has been read is checked to the end, however long that takes.
+pub(super) fn wait<T>(
+    result: &Receiver<T>,
+    deadline: Duration,
+    is_checking: &IsChecking,
+) -> Option<T> {
+    loop {
+        match result.recv_timeout(deadline) {
+            Err(RecvTimeoutError::Timeout) if is_checking.load(Ordering::Acquire) => {}
+            result => return result.ok(),
+        }
     }
 }
 
@@ -66,7 +97,8 @@ pub(super) trait ReadingHandler: Send + Sync + 'static {
 /// The thread of a rule file, which has read the file for the first time.
 pub(super) struct ReaderThread<H> {
     handler: Sender<Weak<H>>,
-    pub(super) requests: Sender<ReloadRequest>,
+    requests: Sender<ReloadRequest>,
+    is_checking: IsChecking,
 }
 
 impl<H: ReadingHandler> ReaderThread<H> {
@@ -79,7 +111,7 @@ impl<H: ReadingHandler> ReaderThread<H> {
     pub(super) fn start(
         mut reader: FileReader,
     ) -> io::Result<Option<(Self, Result<Content, RulesFileError>)>> {
-        let deadline = reader.timing().deadline;
+        let (deadline, is_checking) = (reader.timing().deadline, reader.is_checking());
         let (requests, received) = mpsc::channel();
         let (handler, handlers) = mpsc::channel::<Weak<H>>();
         let (sender, content) = mpsc::sync_channel(1);
@@ -92,8 +124,12 @@ impl<H: ReadingHandler> ReaderThread<H> {
                 run(&mut reader, &received, &handler);
             }
         })?;
-        let content = content.recv_timeout(deadline).ok();
-        Ok(content.map(|content| (Self { handler, requests }, content)))
+        let content = wait(&content, deadline, &is_checking);
+        Ok(content.map(|content| (Self { handler, requests, is_checking }, content)))
+    }
+
+    pub(super) fn requests(&self) -> Requests {
+        Requests { sender: self.requests.clone(), is_checking: Arc::clone(&self.is_checking) }
     }
 
     /// Continues to read the file for `handler`, until it is dropped. Returns the handle of the

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -13,7 +14,7 @@ use super::super::followed::unstable_error;
 use super::super::parse::{Additions, Content};
 use super::super::reader::{FileReader, ReadStep, Timing};
 use super::super::stability::Trigger;
-use super::super::thread::{ReadingHandler, ReloadRequest, read_and_handle};
+use super::super::thread::{ReadingHandler, ReloadRequest, read_and_handle, wait};
 use super::super::{RulesFile, RulesFileError};
 use super::{Directory, one_rule, units};
 use crate::key::KeySecret;
@@ -539,6 +540,31 @@ fn a_signal_is_refused_if_the_file_is_not_stable_and_a_later_version_is_applied(
     disk.advance(PAUSE);
     assert_eq!(read_and_handle(&mut reader, &mut pending, &follower), PAUSE);
     assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
+}
+
+/// Fault: in a debug build, a file of 80 000 keys was "still being written".
+#[test]
+fn the_check_of_a_file_that_was_read_in_time_is_waited_for() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    let mut reader = reader(&disk, "l.yaml");
+    let is_checking = reader.is_checking();
+    assert!(matches!(reader.step(Trigger::Start), ReadStep::Unstable));
+    assert!(!is_checking.load(Ordering::Acquire));
+    disk.advance(PAUSE);
+    assert!(matches!(reader.step(Trigger::Start), ReadStep::Valid(_)));
+    assert!(is_checking.load(Ordering::Acquire));
+
+    let (sender, result) = mpsc::channel();
+    let check = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        sender.send("checked").unwrap();
+    });
+    let deadline = Duration::from_millis(1);
+    assert_eq!(wait(&result, deadline, &is_checking), Some("checked"));
+    check.join().unwrap();
+    let (_sender, result) = mpsc::channel::<()>();
+    assert_eq!(wait(&result, deadline, &Arc::default()), None, "it is not read in time");
 }
 
 #[test]
