@@ -17,7 +17,6 @@
 //! unpacked entry.
 
 mod counting;
-mod debug;
 mod entry;
 mod layout;
 mod locked_shards;
@@ -32,6 +31,7 @@ mod table;
 mod tests;
 mod unpacked_entry;
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use counting::{NotCounting, count_decision, count_fast, count_whole};
@@ -359,6 +359,14 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
         drop(shard);
         MaybeReady::ready(Ok(()))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for MemoryStore<C> {
+    /// Shows no entries. There may be millions of them, and their shards would be locked while they
+    /// are formatted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

@@ -5,9 +5,6 @@
 //! extra -> [ logs of the policy's limits | states that other policies left ]
 //! ```
 
-mod judge;
-mod release;
-
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
@@ -402,5 +399,36 @@ impl UnpackedEntry {
         self.windows = None;
         let has_extra = !logs.is_empty() || !states.is_empty();
         self.extra = has_extra.then(|| Box::new(ExtraStates { logs, foreign: states }));
+    }
+
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
+    /// `None` if the limits of the policy do not use the states of the entry.
+    pub(super) fn try_judge(&self, args: DecideArgs<'_>) -> Option<(bool, Timestamp)> {
+        let at = self.decision_time(args.now);
+        self.has_states_of(args.policy).then(|| (run::would_grant(&args, self.states(), at), at))
+    }
+
+    /// Releases permits at the time `now` under a policy of one concurrency limit, if the entry has
+    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes
+    /// nothing.
+    pub(super) fn try_release(&mut self, release: &Refund<'_>, now: Timestamp) -> bool {
+        let Refund { policy, charged, units, .. } = *release;
+        let Some(extra) = &mut self.extra else { return false };
+        let is_released = self.policy.is_same_handle(policy)
+            && extra.foreign.is_empty()
+            && charged <= self.last_change
+            && policy.plan().sole_step().is_some_and(|step| {
+                extra.logs.first_mut().is_some_and(|log| step.try_release(log, charged, units))
+            });
+        if is_released {
+            self.last_change = self.decision_time(now);
+            self.denied_until = Timestamp::EPOCH;
+        }
+        is_released
+    }
+
+    /// Returns whether the entry contains permits that `refund` would release.
+    pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
+        (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }
 }

@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use super::connection::ManualTime;
 use super::connection::{Command, Router};
 use super::encoding::Layout;
-use super::encoding::parts;
 use super::encoding::parts_reply::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
 use super::encoding::reply::ScriptReply;
@@ -242,7 +241,7 @@ impl Execute for ScriptExecutor {
     }
 
     fn can_batch(&self, request: &Request) -> bool {
-        parts::can_batch(&self.shared.encoder, request)
+        self.shared.encoder.can_batch(request)
     }
 
     async fn execute_requests(&self, requests: &[&Request]) -> Result<PartsReplies, StoreError> {

@@ -40,7 +40,7 @@ use table::{LeaseTable, RefillGuard};
 use tokio::runtime::Handle;
 
 use super::denial_cache::{DenialCache, Lookup, RequestStamp};
-use super::monotonic::{MonotonicClock, safe_deadline};
+use super::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
