@@ -229,19 +229,19 @@ impl HttpLimiter {
         let decision = if observe::may_decisions_be_logged() {
             self.decide_in_span(request, context)
         } else {
-            self.decide_counted(request, context)
+            self.start_decision(request, context)
         };
         CountedRequest::new(decision, self.settings.response.clone())
     }
 
     #[inline]
-    fn decide_counted(
+    fn start_decision(
         &self,
         request: &dyn RequestInfo,
         context: &RequestContext,
     ) -> MaybeReady<Decision> {
         match &context.parts {
-            None => self.start_decision(request, &context.subject),
+            None => self.start_decision_of_subject(request, &context.subject),
             Some(parts) => self.start_decision_of_parts(request, parts),
         }
     }
@@ -335,7 +335,11 @@ impl HttpLimiter {
     }
 
     #[inline]
-    fn start_decision(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
+    fn start_decision_of_subject(
+        &self,
+        request: &dyn RequestInfo,
+        subject: &Subject,
+    ) -> MaybeReady<Decision> {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
@@ -512,7 +516,7 @@ impl HttpLimiter {
     ) -> MaybeReady<Decision> {
         let ids = RequestIds::read(|name| request.header(name));
         let span = RequestSpan::new(self.settings.limiter.namespace().as_str(), &ids);
-        match span.enter(|| self.decide_counted(request, context)) {
+        match span.enter(|| self.start_decision(request, context)) {
             MaybeReady::Boxed(pending) => MaybeReady::later(span.instrument(pending)),
             ready => ready,
         }

@@ -204,7 +204,7 @@ impl PackedEntry {
     /// Grants the first request of a subject, if all limits are fixed windows that grant it.
     ///
     /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
-    pub(super) fn try_decide_first(
+    fn try_decide_first(
         &mut self,
         windows: &CompiledWindows,
         base: TimeBase,
@@ -230,7 +230,22 @@ impl PackedEntry {
     /// Decides under a policy whose limits use the states of this entry.
     ///
     /// Returns the entry in its unpacked form if a number or a time no longer fits.
+    #[inline]
     pub(super) fn decide(
+        &mut self,
+        base: TimeBase,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Option<UnpackedEntry> {
+        match args.policy.compiled_windows() {
+            Some(windows) if self.try_decide_first(windows, base, args, decision) => None,
+            _ => self.run_plan(base, args, decision),
+        }
+    }
+
+    /// Decides by the plan of the policy. Returns the entry in its unpacked form if a number or a
+    /// time no longer fits.
+    fn run_plan(
         &mut self,
         base: TimeBase,
         args: DecideArgs<'_>,

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use super::counting::{count_whole, try_count_allowed};
 use super::entry::Entry;
 use super::locked_shards::{LockOrder, LockedShards};
+use super::packed_entry::FastDecision;
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::{PackedCharges, PartCharge, Shard};
 use super::{MemoryStore, SHARDS, too_many_states};
@@ -75,7 +76,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
-        let DecidedList { list, flags, .. } = self.decide_list(request)?;
+        let DecidedList { list, flags, .. } = self.decided_list(request)?;
         Ok(Decision::of_parts(flags, list))
     }
 
@@ -87,7 +88,7 @@ impl<C: Clock> MemoryStore<C> {
         request: &DecideRequest<'_>,
         limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        match self.decide_list(request) {
+        match self.decided_list(request) {
             Ok(DecidedList { list, flags, charge: Some(ListCharge { at, units }) })
                 if try_count_allowed(request, units, at, limiter) =>
             {
@@ -106,7 +107,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Returns the errors of [`decide_parts`](Self::decide_parts).
     #[inline(always)]
-    fn decide_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
+    fn decided_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
         check_count(request.parts)?;
         let mut parts = KeyedParts::empty();
         parts.lock(self, request);
@@ -124,7 +125,7 @@ impl<C: Clock> MemoryStore<C> {
             PackedAttempt::Denied => true,
             PackedAttempt::Undecided => false,
         };
-        let list = parts.decide_groups(request, is_denied, now)?;
+        let list = parts.decide_after_judgement(request, is_denied, now)?;
         Ok(DecidedList { list, flags, charge: None })
     }
 }
@@ -182,7 +183,7 @@ impl<'a> KeyedParts<'a> {
     ///
     /// Returns the errors of [`MemoryStore::decide_parts`].
     #[inline(never)]
-    fn decide_groups(
+    fn decide_after_judgement(
         &mut self,
         request: &DecideRequest<'_>,
         is_denied: bool,
@@ -366,25 +367,6 @@ impl LockedStep<'_, '_> {
         self.shards.of(subject)
     }
 
-    /// Decides for the group at `index` alone.
-    fn decide_group(
-        &mut self,
-        index: usize,
-        mode: Mode,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Result<Decision, TooManyStates> {
-        let Group { key, policy, .. } = self.groups[index];
-        let args = DecideArgs { policy, mode, cost, now };
-        let shard = self.shard(key);
-        if let Some(fast) = shard.try_decide_fast(key, args) {
-            return Ok(Decision::from_windows(policy, cost, fast.at, fast.is_allowed, fast.states));
-        }
-        let mut decision = Decision::pending(policy, cost);
-        shard.decide(key, args, &mut decision)?;
-        Ok(decision)
-    }
-
     /// Returns the decision on the group at `index` for a request of `cost`, without a charge.
     fn peek(&mut self, index: usize, cost: Cost, at: Timestamp) -> Decision {
         let Group { key, policy, .. } = self.groups[index];
@@ -434,9 +416,20 @@ impl LockedStep<'_, '_> {
         units: Option<u64>,
         at: Timestamp,
     ) -> Result<Decision, TooManyStates> {
-        let cost = self.groups[index].cost;
+        let Group { key, policy, cost, .. } = self.groups[index];
         let Some(units) = units else { return Ok(self.peek(index, cost, at)) };
-        let decision = self.decide_group(index, mode, Cost::new(units), at)?;
+        let args = DecideArgs { policy, mode, cost: Cost::new(units), now: at };
+        let shard = self.shard(key);
+        let decision = match shard.try_decide_fast(key, args) {
+            Some(FastDecision { at, is_allowed, states, .. }) => {
+                Decision::from_windows(policy, args.cost, at, is_allowed, states)
+            }
+            None => {
+                let mut decision = Decision::pending(policy, args.cost);
+                shard.decide(key, args, &mut decision)?;
+                decision
+            }
+        };
         let charged = decision.charged();
         Ok(decision.with_units(cost, charged))
     }

@@ -341,7 +341,7 @@ impl Shard {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         let args = self.after_eviction(args);
-        let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? else {
+        let Some(entry) = Entry::of_newcomer(&mut self.context, args, decision)? else {
             return Ok(());
         };
         match self.find_room(args.now, entry.used_fraction(&self.context), Claims::NONE) {
@@ -350,7 +350,7 @@ impl Shard {
                 self.note_eviction(position, args.now);
                 self.entries.replace_at(position, subject, entry);
             }
-            None => return self.decide_shared(args, entry, decision),
+            None => return self.decide_in_shared_entry(args, decision),
         }
         Ok(())
     }
@@ -362,22 +362,6 @@ impl Shard {
             args.now = args.now.max(self.last_eviction.earliest_decision);
         }
         args
-    }
-
-    /// Decides again in the shared entry, because the shard has no room for `entry`, in which a new
-    /// subject was just charged. If there is no shared entry yet, `entry` becomes it.
-    fn decide_shared(
-        &mut self,
-        args: DecideArgs<'_>,
-        entry: Entry,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        let Some(shared) = self.entries.get_mut(Fingerprint::OVERFLOW) else {
-            self.entries.add(Fingerprint::OVERFLOW, entry);
-            self.has_shared = true;
-            return Ok(());
-        };
-        shared.decide(&mut self.context, args, decision)
     }
 
     /// Finds room for a new subject with the used fraction `newcomer`.
@@ -511,7 +495,7 @@ impl Shard {
             return entry.decide(&mut self.context, args, decision);
         }
         let args = self.after_eviction(args);
-        if let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? {
+        if let Some(entry) = Entry::of_newcomer(&mut self.context, args, decision)? {
             self.entries.add(subject, entry);
         }
         Ok(())

@@ -128,7 +128,7 @@ impl UnpackedEntry {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         if self.has_states_of(args.policy) {
-            self.decide_in_place(args, decision)
+            self.run_plan(args, decision)
         } else {
             self.decide_under_other_states(args, decision)
         }
@@ -142,7 +142,7 @@ impl UnpackedEntry {
     ) -> Result<(), TooManyStates> {
         let charged_last = self.policy.clone();
         self.adopt(args.policy);
-        let decided = self.decide_in_place(args, decision);
+        let decided = self.run_plan(args, decision);
         if decided.is_err() || decision.charged() == 0 {
             // Restore the previous policy, because eviction judges an entry by the policy that was
             // charged last.
@@ -152,7 +152,7 @@ impl UnpackedEntry {
     }
 
     #[inline(never)]
-    fn decide_in_place(
+    fn run_plan(
         &mut self,
         args: DecideArgs<'_>,
         decision: &mut Decision,

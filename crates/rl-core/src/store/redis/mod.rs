@@ -317,11 +317,11 @@ impl RedisStore {
 
     /// Decides the only part of a request without asking the server. The shortcuts borrow the part,
     /// because to own it takes longer than a shortcut itself.
-    fn decide_at_once(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+    fn try_shortcuts(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let part = sole_part(request)?;
         let key = self.key(request.namespace_of(part), part.subject);
         let check = PlainCheck::new(request.mode, key, part.policy, part.cost)?;
-        self.inner.layers.decide_at_once(check, request.reservations)
+        self.inner.layers.try_shortcuts(check, request.reservations)
     }
 
     /// Returns a request that owns the only part of `request`.
@@ -396,7 +396,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if let Some(decision) = self.decide_at_once(&request) {
+        if let Some(decision) = self.try_shortcuts(&request) {
             return MaybeReady::ready(Ok(decision));
         }
         if let Some(part) = sole_part(&request) {

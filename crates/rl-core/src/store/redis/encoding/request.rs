@@ -188,7 +188,7 @@ impl RequestEncoder {
                 several.iter().map(|of| self.state_key(&of.namespace, &of.subject)).collect()
             }
         };
-        let mut plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
+        let mut plan = arguments::packed_plan(policy, encoding, mode, cost, calls, least);
         if call.subjects.len() > 1 {
             plan = arguments::of_several_subjects(plan);
         }
@@ -317,7 +317,7 @@ impl RequestEncoder {
     /// # Errors
     ///
     /// Returns an error if the layout does not support a limit.
-    pub(crate) fn decide_parts(
+    pub(crate) fn command_of_requests(
         &self,
         requests: &[&Request],
     ) -> Result<Option<(Command, Vec<EncodedPart>)>, StoreError> {
