@@ -1,22 +1,24 @@
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::admission::{Admission, RequestContext};
-use super::degrade::degraded;
+use arrayvec::ArrayVec;
+
+use super::admission::{Admission, RequestContext, protocol_of};
+use super::denied::Denied;
 use super::preflight::is_preflight;
 use super::response::{CountedRequest, Extensions, FinalCost};
 use super::settings::{CountedSubject, Settings};
-use super::under_rules;
-use crate::decision::Decision;
+use crate::decision::{Decision, LabelledParts, PartitionKey};
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::{Headers, ResponseInfo};
-use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::limiter::{Permit, RateLimiter, Wait};
+use crate::key::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo};
+use crate::limiter::{Permit, RateLimiter, UncountedKind, Wait};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, Realm, Subject};
-use crate::observe;
+use crate::observe::{self, RequestIds, RequestSpan};
 use crate::policy::Policy;
-use crate::rules::{Defaults, MissingKey, OverLimit, Uncounted};
+use crate::rules::{Defaults, MissingKey, OverLimit, RequestParts, Uncounted};
 
 /// A [`RateLimiter`] with the settings that a web service needs.
 ///
@@ -153,7 +155,35 @@ impl HttpLimiter {
         self.set(|settings| settings.exposes_subject = true)
     }
 
-    pub(super) fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    /// Sets the words, codes and fields of the Open Bank Project: [`Headers::open_bank`], and
+    /// [`DenialBody::open_bank`] with the prefix `OBP-10018: ` and the ids of consumers.
+    #[must_use]
+    pub fn open_bank(self) -> Self {
+        let body = DenialBody::open_bank().prefix("OBP-10018: ").name_consumer();
+        self.headers(Headers::open_bank()).denial_body(body)
+    }
+
+    /// Discloses the names of all [rules](crate::rules) in headers, bodies and gRPC details:
+    /// `login/minute`. By default clients read a hash of the name: `r3f2a1/minute`.
+    ///
+    /// [`Rule::name_disclosed`](crate::rules::Rule::name_disclosed) discloses the name of one rule.
+    #[must_use]
+    pub fn name_rules(self) -> Self {
+        self.set(|settings| settings.names_rules = true)
+    }
+
+    /// Adds the partition key `pk` to the lists of
+    /// [`HeaderFamily::IetfDraft11`](crate::headers::HeaderFamily::IetfDraft11): a hash of the
+    /// subject, keyed with `secret`.
+    ///
+    /// A client with several credentials can then keep the states of their quotas apart. The key
+    /// never contains the subject. All instances need the same secret.
+    #[must_use]
+    pub fn partition_keys(self, secret: KeySecret) -> Self {
+        self.set(|settings| settings.partition_secret = Some(secret))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         let settings = Arc::make_mut(&mut self.settings);
         change(settings);
         settings.is_special = settings.limiter.has_rules()
@@ -199,20 +229,20 @@ impl HttpLimiter {
         let decision = if observe::may_decisions_be_logged() {
             self.decide_in_span(request, context)
         } else {
-            self.decide_counted(request, context)
+            self.start_decision(request, context)
         };
         CountedRequest::new(decision, self.settings.response.clone())
     }
 
     #[inline]
-    pub(super) fn decide_counted(
+    fn start_decision(
         &self,
         request: &dyn RequestInfo,
         context: &RequestContext,
     ) -> MaybeReady<Decision> {
         match &context.parts {
-            None => self.start_decision(request, &context.subject),
-            Some(parts) => under_rules::decide(&self.settings, request, parts),
+            None => self.start_decision_of_subject(request, &context.subject),
+            Some(parts) => self.start_decision_of_parts(request, parts),
         }
     }
 
@@ -286,6 +316,18 @@ impl HttpLimiter {
         None
     }
 
+    /// Returns the response to a request that a handler has denied itself. It has the form and the
+    /// headers that are set on this limiter.
+    #[must_use]
+    pub fn denied(&self, mut decision: Decision, subject: &Subject) -> Denied {
+        let labels = decision.labels_mut();
+        labels.names_rules = self.settings.names_rules;
+        labels.partition_keys = self.partition_keys_of([subject]);
+        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
+        let denial = self.respond(reason, Protocol::Http);
+        Denied::with_headers(decision, denial, self.settings.response.headers.clone())
+    }
+
     fn is_exempt(&self, request: &dyn RequestInfo) -> bool {
         let settings = &self.settings;
         settings.exempt.iter().any(|predicate| predicate(request))
@@ -293,7 +335,11 @@ impl HttpLimiter {
     }
 
     #[inline]
-    fn start_decision(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
+    fn start_decision_of_subject(
+        &self,
+        request: &dyn RequestInfo,
+        subject: &Subject,
+    ) -> MaybeReady<Decision> {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
@@ -361,7 +407,7 @@ impl HttpLimiter {
     }
 
     /// Returns the denial for `reason`. The responder creates it, if one is set.
-    pub(super) fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
+    fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
         let settings = &self.settings;
         let governing = settings.response.headers.governing_limit();
         let default = settings.denial_body.denial(reason, governing, protocol);
@@ -374,6 +420,125 @@ impl HttpLimiter {
                 if response.is_grpc() { response } else { default }
             }
         }
+    }
+
+    /// Sets the labels of a decision, which the response shows.
+    #[inline(never)]
+    fn label(&self, decision: &mut Decision, context: &RequestContext) {
+        let labels = decision.labels_mut();
+        labels.names_rules = self.settings.names_rules;
+        match &context.parts {
+            Some(parts) => {
+                labels.partition_keys = self.partition_keys_of(parts.counted_subjects());
+                labels.rules = Some(Arc::clone(parts) as Arc<dyn LabelledParts>);
+            }
+            None => labels.partition_keys = self.partition_keys_of([&context.subject]),
+        }
+    }
+
+    /// Returns the partition keys of the subjects of a request, unless responses contain none.
+    fn partition_keys_of<'a, const PARTS: usize>(
+        &self,
+        subjects: impl IntoIterator<Item = &'a Subject>,
+    ) -> ArrayVec<PartitionKey, PARTS> {
+        match &self.settings.partition_secret {
+            Some(secret) => {
+                subjects.into_iter().map(|subject| secret.partition_key(subject)).collect()
+            }
+            None => ArrayVec::new(),
+        }
+    }
+
+    /// Exempts a request from all limits.
+    fn exempted(&self) -> Admission {
+        self.settings.limiter.count_uncounted(UncountedKind::Exempt);
+        Admission::Exempt
+    }
+
+    /// Rejects a request without a key that the limiter knows. `rule` is the rule that needs one.
+    #[cold]
+    fn reject_missing_key(&self, request: &dyn RequestInfo, rule: Option<&str>) -> Admission {
+        if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::missing_key(self.settings.limiter.namespace().as_str(), rule, &ids);
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
+        self.reject(DenialReason::MissingKey, request)
+    }
+
+    /// Rejects a request with an ambiguous key.
+    #[cold]
+    fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::ambiguous_key(self.settings.limiter.namespace().as_str(), &ids);
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::AmbiguousKey);
+        self.reject(DenialReason::AmbiguousKey, request)
+    }
+
+    /// Rejects a request that matches too many rules.
+    #[cold]
+    fn reject_too_many_rules(&self, request: &dyn RequestInfo) -> Admission {
+        self.settings.limiter.count_uncounted(UncountedKind::TooManyRules);
+        self.reject(DenialReason::TooManyRules, request)
+    }
+
+    /// Rejects a request whose client is unknown, because the server does not report the peer of the
+    /// connection.
+    #[cold]
+    fn reject_unknown_address(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_unknown_address.swap(true, Ordering::Relaxed) {
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::unknown_address(self.settings.limiter.namespace().as_str(), &ids);
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::UnknownAddress);
+        self.reject(DenialReason::UnknownAddress, request)
+    }
+
+    /// Rejects a request without counting it. If the limiter is in shadow or switched off, exempts
+    /// the request instead.
+    fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
+        let limiter = &self.settings.limiter;
+        if limiter.is_shadow() || !limiter.is_enabled() {
+            return Admission::Exempt;
+        }
+        Admission::Rejected(self.respond(reason, protocol_of(request)))
+    }
+
+    /// Decides a request inside a span that logs its request ids.
+    #[cold]
+    #[inline(never)]
+    fn decide_in_span(
+        &self,
+        request: &dyn RequestInfo,
+        context: &RequestContext,
+    ) -> MaybeReady<Decision> {
+        let ids = RequestIds::read(|name| request.header(name));
+        let span = RequestSpan::new(self.settings.limiter.namespace().as_str(), &ids);
+        match span.enter(|| self.start_decision(request, context)) {
+            MaybeReady::Boxed(pending) => MaybeReady::later(span.instrument(pending)),
+            ready => ready,
+        }
+    }
+
+    /// Decides a request under all rules that match it.
+    #[inline(never)]
+    fn start_decision_of_parts(
+        &self,
+        request: &dyn RequestInfo,
+        parts: &Arc<RequestParts>,
+    ) -> MaybeReady<Decision> {
+        let settings = &*self.settings;
+        let reserves = settings.settles_cost() || parts.settles_cost();
+        // `default` applies to rules without a setting of their own.
+        let default = settings.over_limit(request);
+        let decision = settings.limiter.decide_rules(parts, default, reserves);
+        if !parts.may(default, |over_limit| over_limit == OverLimit::Degrade) {
+            return decision;
+        }
+        let (parts, limiter) = (Arc::clone(parts), settings.limiter.clone());
+        decision.map(move |decision| degrade(&limiter, &parts, decision, default))
     }
 }
 
@@ -392,4 +557,28 @@ impl fmt::Debug for HttpLimiter {
             .field("denial_body", &self.settings.denial_body)
             .finish_non_exhaustive()
     }
+}
+
+/// Degrades a denied request if the rules that deny it are set to degrade it.
+fn degrade(
+    limiter: &RateLimiter,
+    parts: &RequestParts,
+    decision: Decision,
+    default: OverLimit,
+) -> Decision {
+    match parts.on_over_limit(decision.denying_parts(), default) {
+        OverLimit::Degrade => degraded(limiter, decision),
+        OverLimit::Wait { .. } | OverLimit::Reject => decision,
+    }
+}
+
+/// Changes a denial by limits into a degraded request, and counts it as degraded. Returns any other
+/// decision unchanged, and also a denial that no wait would end.
+fn degraded(limiter: &RateLimiter, decision: Decision) -> Decision {
+    let was_allowed = decision.is_allowed();
+    let decision = decision.degraded_if_denied();
+    if !was_allowed && decision.is_forwarded() {
+        limiter.count_uncounted(UncountedKind::Degraded);
+    }
+    decision
 }

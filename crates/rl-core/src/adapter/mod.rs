@@ -59,18 +59,13 @@
 //! ended.
 
 mod admission;
-mod degrade;
 mod denied;
 mod http_limiter;
-mod labels;
 mod preflight;
-mod request_span;
 pub(crate) mod response;
 pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
-mod uncounted;
-mod under_rules;
 
 pub use admission::{Admission, RequestContext};
 pub use denied::Denied;

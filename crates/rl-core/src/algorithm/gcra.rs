@@ -27,8 +27,8 @@
 //!
 //! `store/redis/scripts/algorithms/gcra.lua` is the same function in Lua; change both.
 
-use super::counting::{Counting, set_cells, used_cells};
 use super::divisor::Divisor;
+use super::{Counting, set_cells, used_cells};
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 

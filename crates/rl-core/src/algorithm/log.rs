@@ -1,9 +1,6 @@
 //! The entries of a sliding log: a ring of slots, with sums.
 
-mod search;
-mod slots;
-
-use slots::LogSlots;
+use std::ops::Range;
 
 /// The number of slots of an empty log, a power of two.
 const FEWEST_SLOTS: usize = 4;
@@ -24,6 +21,9 @@ const CLEARED: usize = 4;
 
 /// The number of entries that are compared one by one before a search begins.
 const COMPARED: usize = 8;
+
+/// A log of at most this number of slots has wide units. Its times and units share an allocation.
+const WIDE_SLOTS: usize = 64;
 
 /// The entries of a log, oldest first.
 ///
@@ -250,10 +250,10 @@ impl Log {
         let (begin, end) = (self.first + self.expired, self.first + self.stored);
         let wrapped = end.saturating_sub(times.len());
         if begin >= times.len() || (wrapped > 0 && times[0] < time) {
-            return times.len() + search::first_from(&times[..wrapped], time) - self.first;
+            return times.len() + first_from(&times[..wrapped], time) - self.first;
         }
         let end = end.min(times.len());
-        begin + search::first_from(&times[begin..end], time) - self.first
+        begin + first_from(&times[begin..end], time) - self.first
     }
 
     /// Returns the slot of an entry.
@@ -354,6 +354,124 @@ impl Log {
         }
         let units = self.units;
         *self = Self { slots, levels, stored, units, ..Self::default() };
+    }
+}
+
+/// The number of parts into which each step of the search divides the times. The times at the ends
+/// of the parts are read at once, so a step takes little longer than one of a binary search.
+const PARTS: usize = 8;
+
+/// Returns the index of the first time that is `time` or later.
+///
+/// The search has no branches that depend on the times, so that the processor mispredicts none.
+#[inline]
+fn first_from(times: &[u64], time: u64) -> usize {
+    let (mut begin, mut count) = (0, times.len());
+    while count > PARTS {
+        let part = count / PARTS;
+        let is_earlier = |end: usize| usize::from(times[begin + end * part - 1] < time);
+        begin += part * (1..PARTS).map(is_earlier).sum::<usize>();
+        // If the found part is not the last one, it is smaller than this.
+        count -= part * (PARTS - 1);
+    }
+    begin + times[begin..begin + count].iter().filter(|found| **found < time).count()
+}
+
+/// The slots of a log: the times of all entries, and the units that were charged at these times.
+///
+/// ```text
+/// wide      words [ time time time … | units units units … ]     bytes [ ]
+/// narrow    words [ time time time … ]                           bytes [ units units units … ]
+/// ```
+///
+/// Most entries have few units. A byte for them makes a long log little more than half as large, so
+/// that more of it is in the caches of the processor. The slots become wide once an entry gets more
+/// units than a byte holds.
+///
+/// A search reads only times, and a sum only units. An entry in use has at least one unit. An entry
+/// whose units were refunded has none, and keeps its time until its slot is reused.
+#[derive(Clone, Debug, Default)]
+struct LogSlots {
+    words: Box<[u64]>,
+    bytes: Box<[u8]>,
+}
+
+impl LogSlots {
+    /// Creates slots without units.
+    fn new(count: usize) -> Self {
+        if count <= WIDE_SLOTS {
+            return Self { words: vec![0; 2 * count].into(), bytes: Box::default() };
+        }
+        Self { words: vec![0; count].into(), bytes: vec![0; count].into() }
+    }
+
+    /// Returns the number of slots, a power of two, or 0.
+    #[inline]
+    const fn len(&self) -> usize {
+        (self.words.len() + self.bytes.len()) / 2
+    }
+
+    /// Returns the times of all slots.
+    #[inline]
+    fn times(&self) -> &[u64] {
+        &self.words[..self.len()]
+    }
+
+    /// Returns the time of a slot.
+    #[inline]
+    fn time(&self, slot: usize) -> u64 {
+        self.words[slot]
+    }
+
+    /// Sets the time of a slot.
+    #[inline]
+    fn set_time(&mut self, slot: usize, time: u64) {
+        self.words[slot] = time;
+    }
+
+    /// Returns the units of a slot.
+    #[inline]
+    fn units(&self, slot: usize) -> u64 {
+        if self.bytes.is_empty() { self.wide()[slot] } else { u64::from(self.bytes[slot]) }
+    }
+
+    /// Returns the sum of the units of some slots.
+    #[inline]
+    fn sum(&self, slots: Range<usize>) -> u64 {
+        if self.bytes.is_empty() { self.wide()[slots].iter().sum() } else { self.narrow_sum(slots) }
+    }
+
+    /// Returns the sum of the units of some slots, if these are narrow.
+    #[inline(never)]
+    fn narrow_sum(&self, slots: Range<usize>) -> u64 {
+        self.bytes[slots].iter().map(|units| u64::from(*units)).sum()
+    }
+
+    /// Sets the units of a slot.
+    #[inline]
+    fn set_units(&mut self, slot: usize, units: u64) {
+        if !self.bytes.is_empty() {
+            match u8::try_from(units) {
+                Ok(units) => return self.bytes[slot] = units,
+                Err(_) => self.widen(),
+            }
+        }
+        let begin = self.len();
+        self.words[begin + slot] = units;
+    }
+
+    /// Returns the units of all slots, if these are wide.
+    #[inline]
+    fn wide(&self) -> &[u64] {
+        &self.words[self.words.len() / 2..]
+    }
+
+    /// Makes room for units of any number.
+    #[cold]
+    fn widen(&mut self) {
+        let Self { words, bytes } = std::mem::take(self);
+        let units = bytes.into_iter().map(u64::from);
+        self.words = words.into_iter().chain(units).collect();
     }
 }
 
@@ -478,5 +596,18 @@ mod tests {
         log.assert_sound();
         assert_eq!(log.len(), 100);
         assert!(log.slots.len() <= 256, "{} slots", log.slots.len());
+    }
+
+    proptest! {
+        #[test]
+        fn the_search_finds_what_a_binary_search_finds(
+            distances in prop::collection::vec(0..9_u64, 0..700),
+            time in 0..3_000_u64,
+        ) {
+            let sum = |sum: &mut u64, distance| { *sum += distance; Some(*sum) };
+            let times: Vec<u64> = distances.into_iter().scan(0, sum).collect();
+            let found = times.partition_point(|found| *found < time);
+            prop_assert_eq!(first_from(&times, time), found);
+        }
     }
 }

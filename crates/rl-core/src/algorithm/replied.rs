@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::counting::Counting;
+use super::Counting;
 use super::step::LimitCounter;
 use crate::model::{Limit, Outcome};
 use crate::time::Timestamp;

@@ -32,8 +32,8 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
-use super::counting::until;
 use super::log::{ExpiringEntries, Log};
+use super::until;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 

@@ -14,8 +14,8 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_window.lua` is the same function in Lua; change both.
 
-use super::counting::{Counting, until};
 use super::divisor::Divisor;
+use super::{Counting, until};
 use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 

@@ -19,8 +19,8 @@
 //! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change
 //! both.
 
-use super::counting::{Counting, set_cells, until, used_cells};
 use super::divisor::Divisor;
+use super::{Counting, set_cells, until, used_cells};
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 

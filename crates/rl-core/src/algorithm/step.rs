@@ -1,6 +1,6 @@
 //! One limit of a plan: its algorithm and constants, applied to its part of a record.
 
-use super::counting::Counting;
+use super::Counting;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
 use super::log::Log;

@@ -13,41 +13,38 @@
 //! # Ok(()) }
 //! ```
 
-mod by_rule;
 mod clock_lag;
-mod governing;
 mod labels;
 mod limit_status;
 mod linked;
-mod made_in_place;
-mod nesting;
 mod origin;
 mod outcomes;
 mod parts;
 mod policy_handle;
 mod recycled;
-mod shadow;
-mod waits;
 
 use std::cmp::Reverse;
+use std::thread::LocalKey;
+use std::time::Duration;
 
 pub(crate) use clock_lag::ClockLag;
-pub use governing::GoverningLimit;
 pub use labels::PublicName;
 pub(crate) use labels::{LabelledParts, PartitionKey, RuleLabel};
+use labels::{Labels, PartLabels};
 use limit_status::LimitStatuses;
 pub(crate) use limit_status::seconds_ceil;
-pub use limit_status::{LimitStatus, RetryAfter};
-use linked::Linked;
+pub use limit_status::{GoverningLimit, LimitStatus, RetryAfter};
 pub(crate) use linked::PartFlags;
+use linked::{DecidedParts, Linked};
 pub use origin::Origin;
 use origin::Verdict;
 pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
 pub(crate) use parts::DecisionList;
 pub use parts::PartStatus;
 pub(crate) use policy_handle::PolicyHandle;
-use recycled::Recycled;
+use recycled::{Recycle, Recycled, Slots};
 
+use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::{Cost, FailureKind, Limit, Outcome};
 use crate::policy::{Block, LimitSet, Policy};
 use crate::time::Timestamp;
@@ -167,6 +164,101 @@ impl Decision {
         }
         decision.finish(0, at, !is_denied);
         decision
+    }
+
+    /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
+    /// `states` contains the windows after the charge. `at.relative` must fit into 48 bits, and the
+    /// cost of a denial into 32 bits. Larger numbers would need a second form of the outcomes, and
+    /// with two forms the compiler would copy the decision.
+    #[inline(always)]
+    pub(crate) fn from_windows(
+        policy: impl Into<PolicyHandle>,
+        cost: Cost,
+        at: PackedTime,
+        is_allowed: bool,
+        states: &PackedStates,
+    ) -> Self {
+        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+        // Creating the handle first lets the compiler copy the states only once, from the store to
+        // the decision.
+        let policy = policy.into();
+        let outcomes = Outcomes::lazy(states, at.relative, required);
+        let decided_at = Timestamp::from_micros(at.absolute);
+        let statuses = LimitStatuses { policy, outcomes, decided_at };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
+    }
+
+    /// Creates a decision on windows that were all open at an earlier decision, and still are.
+    /// `before` contains their usages at that time. Since then, `charged_since` units were charged
+    /// to each window, and `later` microseconds have passed. The whole cost is charged, or nothing.
+    #[inline(always)]
+    pub(crate) fn from_open_windows(
+        policy: PolicyHandle,
+        cost: Cost,
+        at: Timestamp,
+        is_allowed: bool,
+        open: Recycled<OpenWindows>,
+    ) -> Self {
+        let charged = if is_allowed { cost.units() } else { 0 };
+        let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
+    }
+
+    /// Creates a decision that a store completes with [`finish`](Self::finish).
+    #[inline(always)]
+    pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
+        // Built in place, because moving `Outcomes` copies all of its bytes, even those of
+        // `Outcomes::None`.
+        let policy = PolicyHandle::new(policy);
+        Self {
+            statuses: LimitStatuses {
+                policy,
+                outcomes: Outcomes::None,
+                decided_at: Timestamp::EPOCH,
+            },
+            cost,
+            charged: 0,
+            verdict: Verdict::Denied,
+            origin: Origin::Store,
+            is_reserved: false,
+            clock_lag: ClockLag::NONE,
+            counted: 0,
+            linked: Recycled::NONE,
+        }
+    }
+
+    /// Creates a decision without content, which the caller overwrites.
+    #[cold]
+    fn unset() -> Self {
+        Self::empty(LimitStatuses::NONE, Cost::ZERO)
+    }
+
+    /// Overwrites the decision in place with one that charged `cost` to the fixed windows of
+    /// `policy`. `numbers` are those of `states`. They must fit as for
+    /// [`from_windows`](Self::from_windows).
+    #[inline(always)]
+    fn set_windows(
+        &mut self,
+        policy: &Policy,
+        cost: Cost,
+        at: PackedTime,
+        states: &PackedStates,
+        numbers: Lanes,
+    ) {
+        self.statuses.policy.set(policy);
+        self.statuses.outcomes.set_lazy(states, numbers, at.relative);
+        self.statuses.decided_at = Timestamp::from_micros(at.absolute);
+        self.reset(cost);
+        (self.charged, self.verdict) = (cost.units(), Verdict::Allowed);
+    }
+
+    /// Sets all fields, except the statuses of the limits, to those of a new decision of the store.
+    #[inline(always)]
+    fn reset(&mut self, cost: Cost) {
+        self.linked = Recycled::NONE;
+        (self.cost, self.charged, self.counted) = (cost, 0, 0);
+        (self.verdict, self.origin, self.is_reserved) = (Verdict::Denied, Origin::Store, false);
+        self.clock_lag = ClockLag::NONE;
     }
 
     #[inline(always)]
@@ -392,6 +484,190 @@ impl Decision {
         };
         strictness(self) > strictness(other)
     }
+
+    /// Returns the labels of the part that the public methods describe.
+    #[inline]
+    fn labels_of_described(&self) -> PartLabels<'_> {
+        match self.linked.get() {
+            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
+            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
+        }
+    }
+
+    /// Returns the labels of the part at `index`, on which `part` was decided.
+    fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
+        let labels = self.linked.get().map(|linked| &linked.labels);
+        PartLabels::new(labels, index, part.origin != Origin::Policy)
+    }
+
+    /// Returns the labels of the parts, to change them.
+    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.linked.get_or_new().labels
+    }
+
+    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
+    /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
+    /// ended.
+    ///
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
+    #[must_use]
+    pub fn retry_after(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return RetryAfter::In(Duration::from_secs(1));
+        }
+        if self.decided_parts().is_some() {
+            return self.longest_wait();
+        }
+        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the time after which a client should retry. `Retry-After`, messages and gRPC clients
+    /// get this time.
+    ///
+    /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
+    /// [hint](crate::Limit::with_retry_hint), by default a second. Its places are freed when requests
+    /// end, long before the leases do.
+    #[must_use]
+    pub fn retry_hint(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return self.retry_after();
+        }
+        self.enforced_of_all_parts()
+            .map(|limit| limit.retry_hint())
+            .max()
+            .unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the longest wait of the enforced parts.
+    fn longest_wait(&self) -> RetryAfter {
+        let enforced = self.parts().filter(|part| part.is_enforced());
+        enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Records that the store's clock showed `clock` when the decision was made. For stores.
+    #[inline]
+    pub(crate) const fn note_clock(&mut self, clock: Timestamp) {
+        self.clock_lag = ClockLag::new(self.statuses.decided_at, clock);
+    }
+
+    /// Returns the same decision, made when a server's clock showed `clock`; `None` if the server
+    /// has not stated it, because its clock has no lag.
+    #[cfg(feature = "redis")]
+    #[inline(always)]
+    pub(crate) const fn at_server_time(mut self, clock: Option<Timestamp>) -> Self {
+        if let Some(clock) = clock {
+            self.note_clock(clock);
+        }
+        self
+    }
+
+    /// Returns how far the store's clock was behind the [time of the decision](Self::at).
+    ///
+    /// It is zero unless the clock has stepped back, by more than a millisecond, to a time before
+    /// the last change of the subject. Then no time passes for the subject until the clock reaches
+    /// that change again. All waits and resets of the decision include this time.
+    #[must_use]
+    pub fn clock_lag(&self) -> Duration {
+        self.described().clock_lag.duration()
+    }
+
+    /// Allows the request if the store decided. Used for a limiter in shadow.
+    pub(crate) fn apply_shadow(&mut self) {
+        if self.origin.is_of_store() {
+            self.origin = Origin::Shadow;
+            self.verdict = Verdict::Allowed;
+        }
+    }
+
+    /// Returns whether the limiter or one of the limits is in shadow.
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.origin == Origin::Shadow
+            || self.statuses.policy().is_some_and(Policy::has_shadow)
+            || self.decided_parts().is_some_and(|parts| parts.has_shadow)
+    }
+
+    /// Returns the limits that would have denied the request if they were not in shadow.
+    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        self.parts().flat_map(|part| part.over_in_shadow())
+    }
+
+    /// Returns whether the request would have been denied if the limiter were not in shadow.
+    pub(crate) fn is_denied_in_shadow(&self) -> bool {
+        self.origin == Origin::Shadow
+            && self
+                .parts()
+                .filter(|part| !part.is_shadow())
+                .flat_map(|part| part.limits())
+                .any(|limit| limit.is_over() && !limit.limit().is_shadow())
+    }
+
+    /// Sets the limiter, the hash of the counted subject, and the decision of the outer limiter.
+    pub(crate) fn set_nesting(
+        &mut self,
+        limiter_id: usize,
+        subject_hash: u64,
+        outer: Option<Self>,
+    ) {
+        self.counted = counted(limiter_id, subject_hash);
+        if let Some(outer) = outer {
+            self.linked.get_or_new().outer = Some(outer);
+        } else {
+            self.remove_outer();
+        }
+    }
+
+    /// Removes the decision of the outer limiter.
+    pub(crate) fn remove_outer(&mut self) {
+        if let Some(linked) = self.linked.get_mut() {
+            linked.outer = None;
+        }
+    }
+
+    /// Returns the decisions on the parts of the request; `None` if it was not decided as a list of
+    /// parts.
+    #[inline]
+    fn decided_parts(&self) -> Option<&DecidedParts<Self>> {
+        self.linked.get().map(|linked| &linked.parts).filter(|parts| !parts.all().is_empty())
+    }
+
+    /// Returns the decision of the outer limiter, if the request has passed through one.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.linked.get()?.outer.as_ref()
+    }
+
+    /// Returns whether the limiter with this id decided about the subject with this hash. The
+    /// decisions of outer limiters are searched too.
+    pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
+        self.counted == counted(limiter_id, subject_hash)
+            || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
+    }
+}
+
+thread_local! {
+    static RECYCLED: Slots<Linked<Decision>> = const { Slots::empty() };
+}
+
+impl Recycle for Linked<Decision> {
+    const SLOTS: &'static LocalKey<Slots<Self>> = &RECYCLED;
+
+    fn unset() -> Self {
+        Self::empty()
+    }
+
+    fn clear(&mut self) {
+        self.outer = None;
+        self.parts.clear();
+        self.labels = Labels::default();
+    }
+}
+
+/// Combines a limiter and the keyed hash of a subject into one number, which keeps decisions small.
+///
+/// The factor is odd, so two limiters have different numbers for one subject. Under one limiter,
+/// two subjects have the same number only if their hashes are the same.
+const fn counted(limiter_id: usize, subject_hash: u64) -> u64 {
+    (limiter_id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ subject_hash
 }
 
 #[cfg(test)]

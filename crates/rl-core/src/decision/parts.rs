@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::sync::Arc;
 
-use super::labels::PartLabels;
+use super::labels::{LabelledParts, PartLabels};
 use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
 use super::recycled::Recycled;
@@ -371,6 +372,43 @@ impl Decision {
             verdict => verdict,
         };
         Some(Self { verdict, origin: self.origin, ..part.clone() })
+    }
+
+    /// Returns the status of the part that the [rule](crate::rules) called `name` counts. Returns
+    /// `None` if this rule does not count the request, or if neither a store nor the policy itself
+    /// decided.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::Identified;
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Rule::named("tokens").per(Identified).limit(Limit::per_minute(10_000));
+    /// let limiter = RateLimiter::builder().rules(Rules::new().rule(tokens)).build()?;
+    /// let decision = limiter.check_rule("tokens", &Subject::user("alice"), 1_200).await;
+    /// let tokens = decision.rule("tokens").and_then(|part| part.limits().next());
+    /// assert_eq!(tokens.map(|limit| limit.remaining()), Some(8_800));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<PartStatus<'_>> {
+        self.parts().find(|part| part.rule() == Some(name))
+    }
+
+    /// Sets the rules that count the parts.
+    pub(crate) fn labelled(mut self, rules: Arc<dyn LabelledParts>) -> Self {
+        self.labels_mut().rules = Some(rules);
+        self
+    }
+
+    /// Returns the limits that responses list: the enforced limits of all parts that are enforced
+    /// and disclosed.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let listed = self.parts().filter(|part| part.is_enforced() && part.is_disclosed());
+        listed.flat_map(|part| part.limits().filter(|limit| !limit.limit().is_shadow()))
     }
 }
 

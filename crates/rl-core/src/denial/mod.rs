@@ -52,7 +52,6 @@
 
 mod body;
 mod grpc;
-mod grpc_details;
 mod json;
 mod open_bank;
 mod response;

@@ -51,11 +51,9 @@
 //! # Ok::<(), rl_core::InvalidPolicy>(())
 //! ```
 
-mod digits;
 mod family;
 mod field;
 mod field_name;
-mod response_info;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -65,7 +63,6 @@ use arrayvec::ArrayVec;
 pub use family::HeaderFamily;
 use field::FieldInput;
 pub use field_name::FieldName;
-pub use response_info::ResponseInfo;
 pub use value::FieldValue;
 use value::ValueBuffer;
 
@@ -293,4 +290,22 @@ fn retry_after_seconds(decision: &Decision) -> Option<u64> {
         return None;
     }
     decision.retry_hint().whole_seconds()
+}
+
+/// A view of a response that is the same in every framework.
+pub trait ResponseInfo {
+    /// Returns the HTTP status.
+    fn status(&self) -> u16;
+
+    /// Calls `each` with the value of every header line called `name` (in lower case), in order.
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
+
+    /// Returns the value of the first header line called `name` (in lower case).
+    fn header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
+        let mut first = None;
+        self.header_lines(name, &mut |line| {
+            first.get_or_insert(line);
+        });
+        first
+    }
 }

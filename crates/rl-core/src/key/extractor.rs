@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ambiguous::{AmbiguousKey, IntoSubject};
-use super::request::RequestInfo;
+use super::request::{AmbiguousKey, RequestInfo};
 use crate::model::Subject;
 
 /// Finds the subject that a request is counted under.
@@ -263,6 +262,37 @@ impl Recognized for Option<Subject> {
     const REPLACES: bool = true;
 
     fn into_recognized(self, _: Subject) -> Option<Subject> {
+        self
+    }
+}
+
+/// The types that a closure may return to be a [`KeyExtractor`].
+///
+/// They are [`Subject`], an `Option` of one, and a `Result` whose error is [`AmbiguousKey`].
+pub trait IntoSubject {
+    /// Converts the value into the result of
+    /// [`KeyExtractor::subject`](KeyExtractor::subject).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is ambiguous.
+    fn into_subject(self) -> Result<Option<Subject>, AmbiguousKey>;
+}
+
+impl IntoSubject for Subject {
+    fn into_subject(self) -> Result<Option<Subject>, AmbiguousKey> {
+        Ok(Some(self))
+    }
+}
+
+impl IntoSubject for Option<Subject> {
+    fn into_subject(self) -> Result<Option<Subject>, AmbiguousKey> {
+        Ok(self)
+    }
+}
+
+impl IntoSubject for Result<Option<Subject>, AmbiguousKey> {
+    fn into_subject(self) -> Result<Option<Subject>, AmbiguousKey> {
         self
     }
 }

@@ -75,7 +75,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod ambiguous;
 mod api_key;
 mod client_address;
 mod credential;
@@ -85,16 +84,13 @@ mod extractors;
 pub(crate) mod fake_request;
 mod request;
 mod secret;
-mod tier;
 
-pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-pub use extractor::{CountedAs, KeyExtractor, Recognized};
+pub use extractor::{CountedAs, IntoSubject, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
-pub use request::{NestedPrefix, RequestInfo};
+pub use request::{AmbiguousKey, NestedPrefix, RequestInfo, Tier};
 pub use secret::{InvalidSecret, KeySecret};
-pub use tier::Tier;
 
 /// Headers with which clients override the method in some services.
 pub(crate) const METHOD_OVERRIDES: [&str; 3] =

@@ -1,8 +1,9 @@
 use std::any::Any;
 use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use super::{AmbiguousKey, Tier};
 use crate::model::Subject;
 
 /// The prefix that nested routers have removed from the path of a request.
@@ -141,3 +142,78 @@ pub trait RequestInfo {
         }
     }
 }
+
+/// The name of a group of clients with limits of their own, such as `pro`.
+///
+/// An authentication layer leaves the tier of a client in the extensions of the request.
+/// [`Rules::tier_by`](crate::rules::Rules::tier_by) finds it by subject instead. A
+/// [`Rule`](crate::rules::Rule) can have limits for each tier. A client without a tier, or in a
+/// tier that the rule does not name, has the limits of the rule itself.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::key::Tier;
+///
+/// let tier = Tier::new("pro");
+/// assert_eq!(tier.name(), "pro");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tier(Arc<str>);
+
+impl Tier {
+    /// Creates the tier called `name`.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The error for a credential that two parsers could read differently, because the request contains
+/// it twice, or in a form that only some parsers accept.
+///
+/// The adapters reject such a request with 400, and do not count it. They never continue with the
+/// next extractor of [`or`](super::KeyExtractor::or), and no variant of
+/// [`MissingKey`](crate::MissingKey) allows it. Otherwise the client could show one value to the
+/// limiter and another to the service, and thus choose its bucket.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::key::{AmbiguousKey, KeyExtractor, RequestInfo};
+/// use rl_core::{Realm, Subject};
+///
+/// /// Counts by the tenant in a header of a gateway; `?` rejects a request with two such headers.
+/// fn by_tenant(realm: Realm) -> impl KeyExtractor {
+///     move |request: &dyn RequestInfo| {
+///         let Some(tenant) = request.only_header("x-tenant")? else { return Ok(None) };
+///         let tenant = std::str::from_utf8(tenant).map_err(|_| AmbiguousKey)?;
+///         Ok(Some(Subject::new(realm.clone(), tenant)))
+///     }
+/// }
+/// # let _ = by_tenant(Realm::User);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AmbiguousKey;
+
+debug_as_display!(AmbiguousKey);
+
+impl fmt::Display for AmbiguousKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the credential occurs more than once, or can be read in several ways")
+    }
+}
+
+impl std::error::Error for AmbiguousKey {}

@@ -1,11 +1,14 @@
-//! The functions of `enabled.rs` and `rejected_requests.rs` without any effect, for builds without
+//! The functions of `enabled.rs` and the spans of `spans.rs` without any effect, for builds without
 //! the feature `tracing`.
 
 use std::time::Duration;
 
 use super::{DecisionEvent, Ended, EventLocation, RequestIds};
-use crate::decision::LimitStatus;
+use crate::decision::{Decision, LimitStatus};
 use crate::model::{Limit, Redacted, StoreError, Subject};
+
+pub(crate) use NoSpan as RequestSpan;
+pub(crate) use NoSpan as StoreSpan;
 
 pub(crate) const fn may_decisions_be_logged() -> bool {
     false
@@ -106,3 +109,24 @@ pub(crate) const fn ambiguous_key(_: &str, _: &RequestIds) {}
 pub(crate) const fn too_many_rules(_: &str, _: &str, _: &str, _: &RequestIds) {}
 
 pub(crate) const fn unknown_address(_: &str, _: &RequestIds) {}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NoSpan;
+
+impl NoSpan {
+    pub(crate) fn new<L, D>(_: L, _: D) -> Self {
+        Self
+    }
+
+    pub(crate) fn instrument<F: Future>(&self, future: F) -> F {
+        future
+    }
+
+    pub(crate) fn enter<T>(&self, function: impl FnOnce() -> T) -> T {
+        function()
+    }
+
+    pub(crate) const fn decided(&self, _: &Result<Decision, StoreError>) {}
+
+    pub(crate) const fn failed(&self, _: &StoreError) {}
+}

@@ -103,13 +103,8 @@ mod log;
 #[cfg(feature = "tracing")]
 #[path = "enabled.rs"]
 mod log;
-#[cfg(feature = "tracing")]
-mod rejected_requests;
 mod request_ids;
 #[cfg(feature = "tracing")]
-mod spans;
-#[cfg(not(feature = "tracing"))]
-#[path = "spans_disabled.rs"]
 mod spans;
 #[cfg(test)]
 mod tests;
@@ -120,24 +115,23 @@ use std::sync::Arc;
 
 pub use event::{DecisionEvent, Event, EventKind, EventLocation};
 #[cfg(not(feature = "tracing"))]
-pub(crate) use log::{ambiguous_key, missing_key, too_many_rules, unknown_address};
+pub(crate) use log::{RequestSpan, StoreSpan};
+pub(crate) use log::{
+    ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
+    lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, out_of_memory,
+    out_of_memory_ended, overload_ended, overloaded, share_raised, shared_counters, source_failed,
+    source_overload_ended, source_overloaded, source_recovered, store_failed, store_recovered,
+    too_many_rules, too_many_states, unknown_address, unknown_policy, unknown_policy_ended,
+    unknown_rule, unsupported, unsupported_ended, would_deny,
+};
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
-pub(crate) use log::{
-    damage_ended, damaged, decided, fallback_failed, fallback_recovered, lapses_ended,
-    lease_lapsed, may_decisions_be_logged, more_damaged, out_of_memory, out_of_memory_ended,
-    overload_ended, overloaded, share_raised, shared_counters, source_failed,
-    source_overload_ended, source_overloaded, source_recovered, store_failed, store_recovered,
-    too_many_states, unknown_policy, unknown_policy_ended, unknown_rule, unsupported,
-    unsupported_ended, would_deny,
-};
 #[cfg(feature = "redis")]
 pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
 pub(crate) use log::{rules_applied, rules_refused, rules_warned};
-#[cfg(feature = "tracing")]
-pub(crate) use rejected_requests::{ambiguous_key, missing_key, too_many_rules, unknown_address};
 pub(crate) use request_ids::RequestIds;
+#[cfg(feature = "tracing")]
 pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};
 

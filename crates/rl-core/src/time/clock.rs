@@ -2,6 +2,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Timestamp;
 
 /// The clock from which a store in this process reads the time.
@@ -45,5 +47,64 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A clock that follows tokio's time, for tests of requests that wait.
+///
+/// Requests wait on tokio's timers, and a store decides on its own clock. With a
+/// [`ManualClock`] the two clocks differ, and a waiting request sleeps in real
+/// time. With this clock and tokio's paused time, both clocks move together, so a wait of an hour
+/// takes no real time.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::time::TokioClock;
+/// use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
+/// use std::time::Duration;
+///
+/// // In a test: #[tokio::test(start_paused = true)]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::builder().clock(TokioClock::new()).build();
+/// let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).store(store).build()?;
+/// let alice = Subject::user("alice");
+///
+/// assert!(limiter.check(&alice, 1).await.is_allowed());
+/// let waited = limiter.check_waiting(&alice, 1, Duration::from_secs(3_600), 10).await;
+/// assert!(waited.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    begin: Timestamp,
+    since: Instant,
+}
+
+impl TokioClock {
+    /// Starts a clock that shows 2026-01-01T00:00:00Z now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at(Timestamp::from_secs(1_767_225_600))
+    }
+
+    /// Starts a clock that shows `begin` now.
+    #[must_use]
+    pub fn at(begin: Timestamp) -> Self {
+        Self { begin, since: Instant::now() }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = Timestamp::from(self.since.elapsed());
+        self.begin.plus_micros(elapsed.as_micros())
     }
 }

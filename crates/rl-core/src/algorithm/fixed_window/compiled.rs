@@ -1,4 +1,4 @@
-use super::alignment::Alignment;
+use super::Alignment;
 use super::lanes::{LANES, LaneSum, Lanes, PackedStates, PackedTime};
 use crate::algorithm::divisor::Divisor;
 use crate::model::{Algorithm, Limit};

@@ -10,7 +10,7 @@
 //! Every charge opens all windows that were closed. All windows then stay open until the first one
 //! ends. Until that time, a decision needs only one comparison of times and one of counts.
 
-use super::alignment::Alignment;
+use super::Alignment;
 use super::compiled::CompiledWindows;
 use super::lanes::{LANES, Lanes, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};

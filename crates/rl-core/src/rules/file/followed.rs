@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -14,16 +14,67 @@ use super::disk::Disk;
 use super::error::{FileFailure, RulesFileError};
 use super::parse::Content;
 use super::reader::Timing;
-use super::status::RulesFileStatus;
-use super::subscription::{OnChange, OnReading, Subscription, event_of};
 use super::thread::{ReadingHandler, Requests};
 use crate::key::KeySecret;
-use crate::observe;
+use crate::observe::{self, EventKind};
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
 use crate::store::Namespace;
 use crate::time::Timestamp;
+
+/// The results of reading a [`RulesFile`](super::RulesFile) so far.
+#[derive(Clone, Debug, Default)]
+pub struct RulesFileStatus {
+    pub(super) applied: u64,
+    pub(super) refused: u64,
+    pub(super) error: Option<RulesFileError>,
+    pub(super) version: String,
+    pub(super) warnings: Vec<String>,
+    pub(super) hanging_since: Option<Timestamp>,
+}
+
+impl RulesFileStatus {
+    /// Returns how often the file was applied, at least once.
+    #[must_use]
+    pub const fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Returns how often the file was refused because it was not valid or could not be read.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Returns the error of the last reading; `None` if the rules in the file apply.
+    #[must_use]
+    pub const fn error(&self) -> Option<&RulesFileError> {
+        self.error.as_ref()
+    }
+
+    /// Returns the version of the rules that apply: sixteen hexadecimal digits of a hash of the
+    /// content, with that of the file of keys. Instances with the same version have the same files.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Returns the warnings about the rules that apply. Each is about a value that is valid, but
+    /// probably not intended, such as a rule that gives keys that clients invent counters of their
+    /// own. The log has the same lines.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns the time at which the present reading began, if it takes longer than the pause
+    /// between two readings, because the file system hangs. The last valid rules continue to apply.
+    #[must_use]
+    pub const fn hanging_since(&self) -> Option<Timestamp> {
+        self.hanging_since
+    }
+}
 
 /// A rule file that is in use: the rules that apply, and the limiters that follow it.
 pub(super) struct FollowedFile {
@@ -55,6 +106,22 @@ struct FollowedState {
     warning_if_shared: Option<String>,
     limiters: Vec<Subscription>,
 }
+
+/// A limiter whose rules change with the file.
+struct Subscription {
+    namespace: Namespace,
+    rules: Weak<ArcSwap<RuleSet>>,
+    /// Whether the limiter shares its counters with other processes.
+    is_shared: bool,
+    on_change: Option<OnChange>,
+    on_reading: Option<OnReading>,
+}
+
+/// A function that gets the rules of a limiter after each change.
+type OnChange = Box<dyn Fn(&RuleSet) + Send>;
+
+/// A function that gets an event after each reading that applied or refused the file.
+type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
 
 impl FollowedState {
     /// Returns the warnings that apply to the limiters that follow the file.
@@ -248,7 +315,7 @@ impl FollowedFile {
 }
 
 /// The rule sets of limiters, each with the limiter that it belongs to.
-type ValidSets = Vec<(std::sync::Weak<ArcSwap<RuleSet>>, Arc<RuleSet>)>;
+type ValidSets = Vec<(Weak<ArcSwap<RuleSet>>, Arc<RuleSet>)>;
 
 /// Returns the rule set that belongs to the limiter.
 fn find<'a>(valid: &'a ValidSets, limiter: &Subscription) -> Option<&'a Arc<RuleSet>> {
@@ -329,5 +396,18 @@ impl Drop for FollowedFile {
         if let Some(signals) = signals {
             signals.abort();
         }
+    }
+}
+
+/// Returns the event of a reading that applied or refused the file.
+fn event_of<'a>(
+    path: &'a Path,
+    applied: &'a Result<(), RulesFileError>,
+    version: &'a str,
+    duration: Duration,
+) -> EventKind<'a> {
+    match applied {
+        Ok(()) => EventKind::RulesApplied { path, version, duration },
+        Err(error) => EventKind::RulesRefused { path, error, duration },
     }
 }

@@ -21,8 +21,6 @@ mod rules_file;
 mod scalars;
 mod schema;
 mod stability;
-mod status;
-mod subscription;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -30,6 +28,6 @@ mod variables;
 mod yaml;
 
 pub use error::RulesFileError;
+pub use followed::RulesFileStatus;
 pub use rules_file::{RulesFile, RulesFileBuilder};
 pub use schema::json_schema;
-pub use status::RulesFileStatus;

@@ -9,11 +9,10 @@ use arc_swap::ArcSwap;
 
 use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
-use super::followed::{FollowedFile, unstable_error};
+use super::followed::{FollowedFile, RulesFileStatus, unstable_error};
 use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
-use super::status::RulesFileStatus;
 use super::thread::ReaderThread;
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;

@@ -2,8 +2,10 @@
 
 use super::packed_entry::FastDecision;
 use super::run::DecideArgs;
-use crate::decision::{Decision, PolicyHandle};
+use super::steady_windows::SteadyDecision;
+use crate::decision::{Decision, OpenWindows, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
+use crate::model::Cost;
 use crate::store::{DecideRequest, FastPath, FastPathLimiter};
 use crate::time::Timestamp;
 
@@ -58,6 +60,32 @@ pub(super) fn count_fast(
         return MaybeReady::ready(Decision::from_windows(policy, cost, at, false, states));
     }
     count_whole(request, Decision::from_windows(policy, cost, at, is_allowed, states), limiter)
+}
+
+/// Counts the decision on windows that are still open, then creates it.
+#[inline(always)]
+pub(super) fn count_steady(
+    request: &DecideRequest<'_>,
+    DecideArgs { policy, cost, .. }: DecideArgs<'_>,
+    decided: SteadyDecision<'_>,
+    limiter: &FastPath<'_>,
+) -> MaybeReady<Decision> {
+    let SteadyDecision { before, at, is_allowed, over, charged, later } = decided;
+    let is_counted = if is_allowed {
+        limiter.try_count_allowed(cost.units(), at)
+    } else {
+        limiter.try_count_denied(|| over, at)
+    };
+    // Create the box and the handle first, so that the decision is built directly in the returned
+    // value.
+    let required = if is_allowed { Cost::ZERO } else { cost };
+    let open = OpenWindows::boxed(before, charged, required, later);
+    let policy = PolicyHandle::from(policy);
+    if is_counted {
+        let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
+        return MaybeReady::ready(decision);
+    }
+    count_whole(request, Decision::from_open_windows(policy, cost, at, is_allowed, open), limiter)
 }
 
 /// Returns a decision that changes other counts than those of the thread, and counts it.

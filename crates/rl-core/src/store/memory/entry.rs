@@ -35,7 +35,7 @@ impl Entry {
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
-    pub(super) fn decide_newcomer(
+    pub(super) fn of_newcomer(
         context: &mut ShardContext,
         args: DecideArgs<'_>,
         decision: &mut Decision,
@@ -48,7 +48,7 @@ impl Entry {
         }
         let layout = context.layouts.find(policy);
         let mut packed = PackedEntry::new(layout.map_or(LayoutId::FIRST, |found| found.id));
-        let unpacked = decide_packed(&mut packed, context.time_base, args, decision);
+        let unpacked = packed.decide(context.time_base, args, decision);
         // A new subject without a charge must not use memory, not even for a layout.
         if decision.charged() == 0 {
             return Ok(None);
@@ -84,7 +84,7 @@ impl Entry {
                 if !layout.has_states_of(args.policy) {
                     return self.decide_under_other_states(context, args, decision);
                 }
-                if let Some(unpacked) = decide_packed(packed, context.time_base, args, decision) {
+                if let Some(unpacked) = packed.decide(context.time_base, args, decision) {
                     *self = Self::Unpacked(unpacked);
                 } else if !layout.is_same_handle(args.policy) && decision.charged() > 0 {
                     set_layout_of(packed, args.policy, &mut context.layouts);
@@ -294,21 +294,6 @@ impl Entry {
             }
             Self::Unpacked(entry) => entry.used_fraction(),
         }
-    }
-}
-
-/// Decides under a policy whose limits use the states of the entry. Returns the unpacked entry that
-/// replaces `packed` if the new state does not fit into lanes.
-#[inline]
-fn decide_packed(
-    packed: &mut PackedEntry,
-    base: TimeBase,
-    args: DecideArgs<'_>,
-    decision: &mut Decision,
-) -> Option<UnpackedEntry> {
-    match args.policy.compiled_windows() {
-        Some(windows) if packed.try_decide_first(windows, base, args, decision) => None,
-        _ => packed.decide(base, args, decision),
     }
 }
 

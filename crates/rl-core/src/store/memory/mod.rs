@@ -17,7 +17,6 @@
 //! unpacked entry.
 
 mod counting;
-mod debug;
 mod entry;
 mod layout;
 mod locked_shards;
@@ -32,22 +31,22 @@ mod table;
 mod tests;
 mod unpacked_entry;
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use counting::{NotCounting, count_decision, count_fast, count_whole};
+use counting::{NotCounting, count_decision, count_fast, count_steady};
 use packed_entry::TimeBase;
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
-use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
     DecideRequest, FastPath, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement,
     Store, StoreFuture,
 };
-use crate::decision::{Decision, OpenWindows, PolicyHandle};
+use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -166,7 +165,7 @@ impl<C: Clock> MemoryStore<C> {
         let args = DecideArgs::new(part, request.mode, now);
         match shard.try_decide_fast(subject, args) {
             Some(decided) => count_fast(request, args, decided, limiter),
-            None => decide_otherwise(shard, subject, request, now, limiter),
+            None => decide_without_lanes(shard, subject, request, now, limiter),
         }
     }
 
@@ -183,9 +182,12 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 /// Decides a request of one part that the comparison of lanes does not decide.
+///
+/// If a charge would exceed the number of states that one subject may have, changes nothing, and
+/// returns `limiter.decide_by_steps(request)`.
 #[inline(never)]
-fn decide_otherwise(
-    shard: MutexGuard<'_, Shard>,
+fn decide_without_lanes(
+    mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
     request: &DecideRequest<'_>,
     now: Timestamp,
@@ -194,58 +196,11 @@ fn decide_otherwise(
     // Build the arguments again. If the caller passed a reference to its arguments, the compiler
     // could not keep them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
-    if args.policy.plan().has_many_windows() {
-        decide_many_windows(shard, subject, request, args, limiter)
-    } else {
-        decide_fully(shard, subject, request, args, limiter)
+    if args.policy.plan().has_many_windows()
+        && let Some(steady) = shard.try_decide_steady(subject, args)
+    {
+        return count_steady(request, args, steady, limiter);
     }
-}
-
-/// Decides a request under more than six fixed windows.
-#[inline(always)]
-fn decide_many_windows(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    match shard.try_decide_steady(subject, args) {
-        Some(SteadyDecision { before, at, is_allowed, over, charged, later }) => {
-            let DecideArgs { policy, cost, .. } = args;
-            let is_counted = if is_allowed {
-                limiter.try_count_allowed(cost.units(), at)
-            } else {
-                limiter.try_count_denied(|| over, at)
-            };
-            // Create the box and the handle first, so that the decision is built directly in the
-            // returned value.
-            let required = if is_allowed { Cost::ZERO } else { cost };
-            let open = OpenWindows::boxed(before, charged, required, later);
-            let policy = PolicyHandle::from(policy);
-            if is_counted {
-                let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-                return MaybeReady::ready(decision);
-            }
-            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-            count_whole(request, decision, limiter)
-        }
-        None => decide_fully(shard, subject, request, args, limiter),
-    }
-}
-
-/// Decides a request that the fast paths do not cover.
-///
-/// If a charge would exceed the number of states that one subject may have, changes nothing, and
-/// returns `limiter.decide_by_steps(request)`.
-#[inline(always)]
-fn decide_fully(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
     // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
     if let MaybeReady::Ready(Some(decision)) = &mut answer {
@@ -359,6 +314,14 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
         drop(shard);
         MaybeReady::ready(Ok(()))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for MemoryStore<C> {
+    /// Shows no entries. There may be millions of them, and their shards would be locked while they
+    /// are formatted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

@@ -22,9 +22,6 @@
 //! * A number is 2^32 or more, or a time is outside the range of nearly nine years.
 //! * The subject also has states of another policy.
 
-mod judge;
-mod open;
-
 use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
 use super::unpacked_entry::UnpackedEntry;
@@ -34,6 +31,7 @@ use crate::algorithm::fixed_window::{
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{ClockLag, Decision, Outcomes};
+use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
@@ -206,7 +204,7 @@ impl PackedEntry {
     /// Grants the first request of a subject, if all limits are fixed windows that grant it.
     ///
     /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
-    pub(super) fn try_decide_first(
+    fn try_decide_first(
         &mut self,
         windows: &CompiledWindows,
         base: TimeBase,
@@ -232,7 +230,22 @@ impl PackedEntry {
     /// Decides under a policy whose limits use the states of this entry.
     ///
     /// Returns the entry in its unpacked form if a number or a time no longer fits.
+    #[inline]
     pub(super) fn decide(
+        &mut self,
+        base: TimeBase,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Option<UnpackedEntry> {
+        match args.policy.compiled_windows() {
+            Some(windows) if self.try_decide_first(windows, base, args, decision) => None,
+            _ => self.run_plan(base, args, decision),
+        }
+    }
+
+    /// Decides by the plan of the policy. Returns the entry in its unpacked form if a number or a
+    /// time no longer fits.
+    fn run_plan(
         &mut self,
         base: TimeBase,
         args: DecideArgs<'_>,
@@ -418,5 +431,56 @@ impl PackedEntry {
     fn note_denial(&mut self, until: u64) {
         let ticks = u32::try_from(until.div_ceil(TICK)).unwrap_or(u32::MAX);
         self.denied_until_ticks = self.denied_until_ticks.max(ticks);
+    }
+
+    /// Decides for a peek under fixed windows. Returns `None` if [`decide`](Self::decide) has to.
+    pub(super) fn try_peek_fast(
+        &self,
+        windows: &CompiledWindows,
+        base: TimeBase,
+        args: DecideArgs<'_>,
+    ) -> Option<FastDecision<'_>> {
+        let at = self.decision_time(base, args.now);
+        let is_allowed = fixed_window::try_judge(windows, &self.states, at, args.cost)?;
+        Some(FastDecision { at, is_allowed, over: LimitSet::EMPTY, states: &self.states })
+    }
+
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. The
+    /// limits of the policy use the states of this entry.
+    pub(super) fn judge(&self, base: TimeBase, args: DecideArgs<'_>) -> (bool, Timestamp) {
+        let plan = args.policy.plan();
+        let cells = self.cells(plan.cells(), base);
+        let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
+        let at = args.now.max(self.last_change(base));
+        (run::would_grant(&args, states, at), at)
+    }
+
+    /// Charges `cost` at the time `now`, if all limits are open windows that grant it, the entry was
+    /// not changed later, and no denial is recorded. Returns the charge, or `None` if nothing was
+    /// charged.
+    #[inline(always)]
+    pub(super) fn try_charge_open(
+        &mut self,
+        windows: &CompiledWindows,
+        base: TimeBase,
+        now: Timestamp,
+        cost: Cost,
+    ) -> Option<OpenCharge<'_>> {
+        let at = PackedTime { absolute: now.as_micros(), relative: base.relative(now.as_micros()) };
+        let last_change = self.relative_last_change();
+        if at.relative < last_change.max(self.denied_until()) {
+            return None;
+        }
+        let (states, first_to_end) = (&mut self.states, self.first_to_end);
+        let numbers = fixed_window::try_charge_open(windows, states, first_to_end, at, cost)?;
+        self.set_last_change(at.relative);
+        Some(OpenCharge { at, states: &self.states, numbers, last_change })
+    }
+
+    /// Undoes the last charge, which was made to open windows. The entry was last changed at
+    /// `last_change` before that charge.
+    pub(super) fn undo_open(&mut self, windows: &CompiledWindows, cost: Cost, last_change: u64) {
+        fixed_window::undo_charge(windows, &mut self.states, cost);
+        self.set_last_change(last_change);
     }
 }

@@ -15,20 +15,21 @@
 //!
 //! All other requests are judged first, which changes nothing. Parts of one subject are then one
 //! group. If the judgement grants the units, the charge grants them too, because the shards are
-//! still locked and the time is the same. Only a new subject in a shard with little room may still
-//! be denied by the charge (`parts/room.rs`).
-
-mod packed;
-mod room;
+//! still locked and the time is the same. Only a new subject in a full shard may still be denied by
+//! the charge, because it may be counted in the entry that new subjects share. Such subjects are
+//! therefore charged first. If one of them is denied, the shared entries are restored from copies. No
+//! subject is evicted for a request that is denied.
 
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
 use super::counting::{count_whole, try_count_allowed};
+use super::entry::Entry;
 use super::locked_shards::{LockOrder, LockedShards};
+use super::packed_entry::FastDecision;
 use super::run::{DecideArgs, TooManyStates};
-use super::shard::Shard;
-use super::{MemoryStore, too_many_states};
+use super::shard::{PackedCharges, PartCharge, Shard};
+use super::{MemoryStore, SHARDS, too_many_states};
 use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
@@ -75,7 +76,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
-        let DecidedList { list, flags, .. } = self.decide_list(request)?;
+        let DecidedList { list, flags, .. } = self.decided_list(request)?;
         Ok(Decision::of_parts(flags, list))
     }
 
@@ -87,7 +88,7 @@ impl<C: Clock> MemoryStore<C> {
         request: &DecideRequest<'_>,
         limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        match self.decide_list(request) {
+        match self.decided_list(request) {
             Ok(DecidedList { list, flags, charge: Some(ListCharge { at, units }) })
                 if try_count_allowed(request, units, at, limiter) =>
             {
@@ -106,7 +107,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Returns the errors of [`decide_parts`](Self::decide_parts).
     #[inline(always)]
-    fn decide_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
+    fn decided_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
         check_count(request.parts)?;
         let mut parts = KeyedParts::empty();
         parts.lock(self, request);
@@ -124,7 +125,7 @@ impl<C: Clock> MemoryStore<C> {
             PackedAttempt::Denied => true,
             PackedAttempt::Undecided => false,
         };
-        let list = parts.decide_groups(request, is_denied, now)?;
+        let list = parts.decide_after_judgement(request, is_denied, now)?;
         Ok(DecidedList { list, flags, charge: None })
     }
 }
@@ -182,7 +183,7 @@ impl<'a> KeyedParts<'a> {
     ///
     /// Returns the errors of [`MemoryStore::decide_parts`].
     #[inline(never)]
-    fn decide_groups(
+    fn decide_after_judgement(
         &mut self,
         request: &DecideRequest<'_>,
         is_denied: bool,
@@ -198,6 +199,88 @@ impl<'a> KeyedParts<'a> {
         decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
         Ok(parts.decisions_on_parts(decisions))
     }
+
+    /// Charges all parts, if each of them is a known subject with a packed entry that grants its
+    /// cost now. Nearly all allowed requests are decided here. Otherwise changes nothing.
+    #[inline(always)]
+    fn try_charge_packed(&mut self, request: &DecideRequest<'_>, now: Timestamp) -> PackedAttempt {
+        if request.mode != Mode::Check || !self.are_distinct() {
+            return PackedAttempt::Undecided;
+        }
+        let mut charges = PackedCharges::new();
+        let charged = self.charge_open(request.parts, now, &mut charges);
+        if charged < request.parts.len() {
+            let charge = self.charge_from(charged, request, now, &mut charges);
+            match charge {
+                PartCharge::Charged => {}
+                PartCharge::Denied => return PackedAttempt::Denied,
+                PartCharge::Undecided => return PackedAttempt::Undecided,
+            }
+        }
+        PackedAttempt::Charged(charges.decisions)
+    }
+
+    /// Charges the first parts, as long as all their windows are open and grant their cost. Returns
+    /// their number.
+    ///
+    /// It is not inlined, so that the loop keeps its values in registers.
+    #[inline(never)]
+    fn charge_open(
+        &mut self,
+        parts: &[Part<'_>],
+        now: Timestamp,
+        charges: &mut PackedCharges,
+    ) -> usize {
+        for (index, (part, key)) in parts.iter().zip(&self.keys).enumerate() {
+            if !self.shards.of(*key).try_charge_open(*key, part, now, charges) {
+                return index;
+            }
+        }
+        parts.len()
+    }
+
+    /// Charges the parts from `first` on; those before have been charged. If a part is not charged,
+    /// undoes all charges, and returns [`PartCharge::Denied`] if the part denies the request.
+    #[inline(never)]
+    fn charge_from(
+        &mut self,
+        first: usize,
+        request: &DecideRequest<'_>,
+        now: Timestamp,
+        charges: &mut PackedCharges,
+    ) -> PartCharge {
+        for (part, key) in request.parts.iter().zip(&self.keys).skip(first) {
+            let charge = self.shards.of(*key).charge_packed(*key, part, now, charges);
+            if charge != PartCharge::Charged {
+                self.undo(request, charges);
+                let is_denied = charge == PartCharge::Denied && !part.is_shadow();
+                return if is_denied { PartCharge::Denied } else { PartCharge::Undecided };
+            }
+        }
+        PartCharge::Charged
+    }
+
+    /// Undoes `charges`, which were made to the first parts of the request.
+    #[inline(never)]
+    fn undo(&mut self, request: &DecideRequest<'_>, charges: &PackedCharges) {
+        for ((part, key), undo) in request.parts.iter().zip(&self.keys).zip(charges.undos()) {
+            self.shards.of(*key).undo(*key, part, *undo);
+        }
+    }
+}
+
+/// The decisions on groups that are counted in shared entries; `None` for all other groups.
+type SharedCharges = SmallVec<[Option<Decision>; 8]>;
+
+/// The position of a group, and the decision that denies it.
+type DeniedGroup = (usize, Decision);
+
+/// The room for the new subjects of a request.
+struct RoomPlan {
+    /// Whether each group is a new subject without room, which is counted in a shared entry.
+    is_shared: [bool; Part::MAX],
+    /// The subjects to evict, so that the other new subjects have room.
+    evicted: SmallVec<[Fingerprint; 8]>,
 }
 
 /// The groups of a request, and the locked shards of their subjects.
@@ -284,25 +367,6 @@ impl LockedStep<'_, '_> {
         self.shards.of(subject)
     }
 
-    /// Decides for the group at `index` alone.
-    fn decide_group(
-        &mut self,
-        index: usize,
-        mode: Mode,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Result<Decision, TooManyStates> {
-        let Group { key, policy, .. } = self.groups[index];
-        let args = DecideArgs { policy, mode, cost, now };
-        let shard = self.shard(key);
-        if let Some(fast) = shard.try_decide_fast(key, args) {
-            return Ok(Decision::from_windows(policy, cost, fast.at, fast.is_allowed, fast.states));
-        }
-        let mut decision = Decision::pending(policy, cost);
-        shard.decide(key, args, &mut decision)?;
-        Ok(decision)
-    }
-
     /// Returns the decision on the group at `index` for a request of `cost`, without a charge.
     fn peek(&mut self, index: usize, cost: Cost, at: Timestamp) -> Decision {
         let Group { key, policy, .. } = self.groups[index];
@@ -352,9 +416,186 @@ impl LockedStep<'_, '_> {
         units: Option<u64>,
         at: Timestamp,
     ) -> Result<Decision, TooManyStates> {
-        let cost = self.groups[index].cost;
+        let Group { key, policy, cost, .. } = self.groups[index];
         let Some(units) = units else { return Ok(self.peek(index, cost, at)) };
-        let decision = self.decide_group(index, mode, Cost::new(units), at)?;
+        let args = DecideArgs { policy, mode, cost: Cost::new(units), now: at };
+        let shard = self.shard(key);
+        let decision = match shard.try_decide_fast(key, args) {
+            Some(FastDecision { at, is_allowed, states, .. }) => {
+                Decision::from_windows(policy, args.cost, at, is_allowed, states)
+            }
+            None => {
+                let mut decision = Decision::pending(policy, args.cost);
+                shard.decide(key, args, &mut decision)?;
+                decision
+            }
+        };
+        let charged = decision.charged();
+        Ok(decision.with_units(cost, charged))
+    }
+
+    /// Charges `units` to the groups. Some of them are new subjects in shards with little room.
+    ///
+    /// New subjects without room are charged first, in the entry that new subjects share, because
+    /// this entry may deny the request. Subjects are evicted only once it is certain that all
+    /// groups are charged.
+    #[cold]
+    fn charge_with_little_room(
+        &mut self,
+        mode: Mode,
+        units: &[Option<u64>],
+        at: Timestamp,
+    ) -> Result<DecisionList, TooManyStates> {
+        let plan = self.plan_room(units, at);
+        let mut units: GroupUnits = SmallVec::from_slice(units);
+        let mut tried = self.try_charge_shared(mode, &units, &plan, at)?;
+        if let Err(denial) = tried {
+            let reduced = match mode {
+                Mode::CheckUpTo => self.reduce_to_shared(&units, &plan, denial, at)?,
+                _ => Err(denial),
+            };
+            tried = match reduced {
+                Ok(reduced) => {
+                    units = reduced;
+                    self.try_charge_shared(mode, &units, &plan, at)?
+                }
+                Err(denial) => Err(denial),
+            };
+        }
+        let mut charged = match tried {
+            Ok(charged) => charged,
+            Err((index, denial)) => return Ok(self.deny(mode, index, &denial, at)),
+        };
+        for evicted in plan.evicted {
+            self.shard(evicted).evict(evicted, at);
+        }
+        let all = (0..self.groups.len()).map(|index| match (charged[index].take(), units[index]) {
+            (Some(decision), _) => Ok(decision),
+            (None, Some(units)) => self.charge_in(index, mode, units, at, Shard::decide_with_room),
+            (None, None) => Ok(self.peek(index, self.groups[index].cost, at)),
+        });
+        all.collect()
+    }
+
+    /// Decides where the new subjects among the charged groups are counted.
+    fn plan_room(&mut self, units: &[Option<u64>], at: Timestamp) -> RoomPlan {
+        let groups = self.groups;
+        let own: SmallVec<[Fingerprint; 8]> = groups.iter().map(|group| group.key).collect();
+        let mut plan = RoomPlan { is_shared: [false; Part::MAX], evicted: SmallVec::new() };
+        for (place, shard) in self.shards.iter_mut() {
+            let is_newcomer = |index: &usize| {
+                let key = groups[*index].key;
+                let is_charged = units[*index].is_some_and(|units| units > 0);
+                is_charged && key.spread(SHARDS) == *place && !shard.contains(key)
+            };
+            let newcomers: SmallVec<[usize; 8]> = (0..groups.len()).filter(is_newcomer).collect();
+            let (with_room, evicted) = shard.plan_room(newcomers.len(), &own, at);
+            newcomers[with_room..].iter().for_each(|index| plan.is_shared[*index] = true);
+            plan.evicted.extend(evicted);
+        }
+        plan
+    }
+
+    /// Charges the new subjects without room in the entry that new subjects share. If an enforced
+    /// group is denied, restores that entry, and returns the denial.
+    fn try_charge_shared(
+        &mut self,
+        mode: Mode,
+        units: &[Option<u64>],
+        plan: &RoomPlan,
+        at: Timestamp,
+    ) -> Result<Result<SharedCharges, DeniedGroup>, TooManyStates> {
+        let copies = self.copy_shared_entries();
+        let mut charged: SharedCharges = self.groups.iter().map(|_| None).collect();
+        for index in (0..self.groups.len()).filter(|index| plan.is_shared[*index]) {
+            let decide = |shard: &mut Shard, _, args: DecideArgs<'_>, decision: &mut Decision| {
+                shard.decide_in_shared_entry(args, decision)
+            };
+            let units = units[index].unwrap_or(0);
+            match self.charge_in(index, mode, units, at, decide) {
+                Ok(decision) if decision.is_allowed() || self.groups[index].is_shadow => {
+                    charged[index] = Some(decision);
+                }
+                denied => {
+                    self.restore_shared_entries(copies);
+                    return Ok(Err((index, denied?)));
+                }
+            }
+        }
+        Ok(Ok(charged))
+    }
+
+    /// Finds the largest number of units that the shared entries grant to every group at once, and
+    /// returns `units` reduced to this number. If they grant nothing, returns the denial of a
+    /// single unit. `denial` is the denial of `units`.
+    fn reduce_to_shared(
+        &mut self,
+        units: &[Option<u64>],
+        plan: &RoomPlan,
+        mut denial: DeniedGroup,
+        at: Timestamp,
+    ) -> Result<Result<GroupUnits, DeniedGroup>, TooManyStates> {
+        let bounded = |most: u64| -> GroupUnits {
+            units.iter().map(|units| units.map(|units| units.min(most))).collect()
+        };
+        // The largest number of units known to be granted, and the smallest known to be denied.
+        let (mut granted, mut denied) = (0, units.iter().flatten().copied().max().unwrap_or(0));
+        while denied - granted > 1 {
+            let middle = granted + (denied - granted) / 2;
+            let copies = self.copy_shared_entries();
+            match self.try_charge_shared(Mode::Check, &bounded(middle), plan, at)? {
+                Ok(_) => {
+                    granted = middle;
+                    self.restore_shared_entries(copies);
+                }
+                Err(further) => (denied, denial) = (middle, further),
+            }
+        }
+        Ok(if granted > 0 { Ok(bounded(granted)) } else { Err(denial) })
+    }
+
+    /// Returns the decisions on all groups of a denied request. The group at `index` was denied by
+    /// `denial`.
+    fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> DecisionList {
+        let all = (0..self.groups.len()).map(|i| {
+            let cost = self.groups[i].cost;
+            // `CheckUpTo` denies a request only if nothing is available.
+            let needed = if mode == Mode::CheckUpTo { cost.min(Cost::ONE) } else { cost };
+            let decision = if i == index { denial.clone() } else { self.peek(i, needed, at) };
+            decision.with_units(cost, 0)
+        });
+        all.collect()
+    }
+
+    fn copy_shared_entries(&self) -> SmallVec<[Option<Entry>; 4]> {
+        self.shards.iter().map(|(_, shard)| shard.copy_shared_entry()).collect()
+    }
+
+    fn restore_shared_entries(&mut self, copies: SmallVec<[Option<Entry>; 4]>) {
+        for ((_, shard), copy) in self.shards.iter_mut().zip(copies) {
+            shard.restore_shared_entry(copy);
+        }
+    }
+
+    /// Charges `units` to the group at `index` with `decide`, an operation of its shard.
+    fn charge_in(
+        &mut self,
+        index: usize,
+        mode: Mode,
+        units: u64,
+        now: Timestamp,
+        decide: impl Fn(
+            &mut Shard,
+            Fingerprint,
+            DecideArgs<'_>,
+            &mut Decision,
+        ) -> Result<(), TooManyStates>,
+    ) -> Result<Decision, TooManyStates> {
+        let Group { key, policy, cost, .. } = self.groups[index];
+        let units = Cost::new(units);
+        let args = DecideArgs { policy, mode: mode_of_charge(mode), cost: units, now };
+        let mut decision = Decision::pending(policy, units);
+        decide(self.shard(key), key, args, &mut decision)?;
         let charged = decision.charged();
         Ok(decision.with_units(cost, charged))
     }

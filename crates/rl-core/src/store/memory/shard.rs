@@ -6,22 +6,22 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
-pub(super) mod group;
-mod release;
-mod room;
+use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
-use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
+use super::packed_entry::{FastDecision, OpenCharge, PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
 use super::steady_windows::SteadyDecision;
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
-use crate::decision::Decision;
-use crate::policy::Policy;
+use crate::decision::{Decision, DecisionList};
+use crate::model::Mode;
+use crate::policy::{LimitSet, Policy};
 use crate::store::fingerprint::Fingerprint;
-use crate::store::{Refund, Renewal};
+use crate::store::{Part, Refund, RefundOf, Renewal};
 use crate::time::Timestamp;
 
 /// The number of entries inspected for each new subject: enough to find expired entries faster than
@@ -92,6 +92,46 @@ struct Candidate {
     used_fraction: u8,
 }
 
+/// The charges to the parts of a request so far.
+#[derive(Debug)]
+pub(super) struct PackedCharges {
+    pub(super) decisions: DecisionList,
+    /// How to undo each charge. If a charge failed, there may be one more than decisions.
+    undos: ArrayVec<Undo, { Part::MAX }>,
+}
+
+/// The changes to undo after a charge to a packed entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Undo {
+    /// The numbers of open windows, and the time of the last change. `last_change` is the relative
+    /// time before the charge.
+    OpenWindows { last_change: u64 },
+    /// Any state of this entry.
+    Entry(PackedEntry),
+}
+
+/// The result of charging a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PartCharge {
+    Charged,
+    /// The part denies its cost now. No counter was changed.
+    Denied,
+    /// The part must be judged before a charge. Nothing was changed.
+    Undecided,
+}
+
+impl PackedCharges {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { decisions: DecisionList::new(), undos: ArrayVec::new() }
+    }
+
+    /// Returns how to undo each charge, in the order of the parts.
+    pub(super) fn undos(&self) -> impl Iterator<Item = &Undo> {
+        self.undos.iter().take(self.decisions.all().len())
+    }
+}
+
 impl Shard {
     /// Creates an empty shard for `capacity` subjects.
     pub(super) fn new(capacity: usize, time_base: TimeBase) -> Self {
@@ -122,7 +162,7 @@ impl Shard {
     }
 
     /// Returns the number of new subjects that can get an entry without an eviction.
-    pub(super) fn vacancies(&self) -> usize {
+    fn vacancies(&self) -> usize {
         self.capacity.saturating_sub(self.entries.len())
     }
 
@@ -301,7 +341,7 @@ impl Shard {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         let args = self.after_eviction(args);
-        let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? else {
+        let Some(entry) = Entry::of_newcomer(&mut self.context, args, decision)? else {
             return Ok(());
         };
         match self.find_room(args.now, entry.used_fraction(&self.context), Claims::NONE) {
@@ -310,7 +350,7 @@ impl Shard {
                 self.note_eviction(position, args.now);
                 self.entries.replace_at(position, subject, entry);
             }
-            None => return self.decide_shared(args, entry, decision),
+            None => return self.decide_in_shared_entry(args, decision),
         }
         Ok(())
     }
@@ -322,22 +362,6 @@ impl Shard {
             args.now = args.now.max(self.last_eviction.earliest_decision);
         }
         args
-    }
-
-    /// Decides again in the shared entry, because the shard has no room for `entry`, in which a new
-    /// subject was just charged. If there is no shared entry yet, `entry` becomes it.
-    fn decide_shared(
-        &mut self,
-        args: DecideArgs<'_>,
-        entry: Entry,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        let Some(shared) = self.entries.get_mut(Fingerprint::OVERFLOW) else {
-            self.entries.add(Fingerprint::OVERFLOW, entry);
-            self.has_shared = true;
-            return Ok(());
-        };
-        shared.decide(&mut self.context, args, decision)
     }
 
     /// Finds room for a new subject with the used fraction `newcomer`.
@@ -401,6 +425,226 @@ impl Shard {
         if is_same_moment(last_change, now) {
             let earliest_decision = earliest_after_reset(last_change, now);
             self.last_eviction = Eviction { at: now, earliest_decision };
+        }
+    }
+
+    /// Releases permits at the time `now` under a policy of one concurrency limit, if that needs no
+    /// judgement of the record. Otherwise returns `false` and changes nothing.
+    #[inline(always)]
+    pub(super) fn try_release(
+        &mut self,
+        subject: Fingerprint,
+        release: &Refund<'_>,
+        now: Timestamp,
+    ) -> bool {
+        if release.of != RefundOf::Permits || release.uncharged != LimitSet::EMPTY {
+            return false;
+        }
+        match self.entries.get_mut(subject) {
+            Some(Entry::Unpacked(entry)) => entry.try_release(release, now),
+            _ => false,
+        }
+    }
+
+    /// Finds room for `count` new subjects of a request at `now`. Returns for how many of them
+    /// there is room, and the subjects to [evict](Self::evict) for them.
+    ///
+    /// Drops expired entries, and evicts nothing. The entries of the subjects of `request` stay.
+    pub(super) fn plan_room(
+        &mut self,
+        count: usize,
+        request: &[Fingerprint],
+        now: Timestamp,
+    ) -> (usize, SmallVec<[Fingerprint; 4]>) {
+        let mut subjects: SmallVec<[Fingerprint; 16]> = SmallVec::from_slice(request);
+        let mut free = 0;
+        for _ in 0..count {
+            match self.find_room(now, 0, Claims { subjects: &subjects, free }) {
+                Some(Vacancy::Free) => free += 1,
+                Some(Vacancy::Evict(position)) => {
+                    subjects.extend(self.entries.at(position).map(|(subject, _)| subject));
+                }
+                None => break,
+            }
+        }
+        let evicted = &subjects[request.len()..];
+        (free + evicted.len(), SmallVec::from_slice(evicted))
+    }
+
+    /// Evicts a subject to make room for a new one at `now`.
+    pub(super) fn evict(&mut self, subject: Fingerprint, now: Timestamp) {
+        if let Some(position) = self.entries.position(subject) {
+            self.note_eviction(position, now);
+            self.entries.remove_at(position);
+        }
+    }
+
+    /// Decides like [`decide`](Self::decide). A new subject gets an entry without an eviction,
+    /// because there is room for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`decide`](Self::decide).
+    pub(super) fn decide_with_room(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        if let Some(entry) = self.entries.get_mut(subject) {
+            return entry.decide(&mut self.context, args, decision);
+        }
+        let args = self.after_eviction(args);
+        if let Some(entry) = Entry::of_newcomer(&mut self.context, args, decision)? {
+            self.entries.add(subject, entry);
+        }
+        Ok(())
+    }
+
+    /// Decides for a new subject in the entry that new subjects share.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`decide`](Self::decide).
+    pub(super) fn decide_in_shared_entry(
+        &mut self,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        self.has_shared = true;
+        self.decide_with_room(Fingerprint::OVERFLOW, args, decision)
+    }
+
+    /// Returns a copy of the entry that new subjects share.
+    pub(super) fn copy_shared_entry(&self) -> Option<Entry> {
+        self.entries.get(Fingerprint::OVERFLOW).cloned()
+    }
+
+    /// Replaces the entry that new subjects share by an earlier copy.
+    pub(super) fn restore_shared_entry(&mut self, copy: Option<Entry>) {
+        match (self.entries.get_mut(Fingerprint::OVERFLOW), copy) {
+            (Some(shared), Some(copy)) => *shared = copy,
+            _ => self.entries.remove(Fingerprint::OVERFLOW),
+        }
+    }
+
+    /// Charges a part at the time `now`, if all limits of its policy are open windows that grant its
+    /// cost. Adds the decision, and how to undo the charge, to `charges`. Nearly all parts of allowed
+    /// requests are charged here. Otherwise returns false, and changes nothing.
+    #[inline(always)]
+    pub(super) fn try_charge_open(
+        &mut self,
+        subject: Fingerprint,
+        part: &Part<'_>,
+        now: Timestamp,
+        charges: &mut PackedCharges,
+    ) -> bool {
+        let Part { policy, cost, .. } = *part;
+        let find = |entries| Table::get_mut(entries, subject);
+        let Some((packed, windows, time_base)) = self.packed_windows(policy, find) else {
+            return false;
+        };
+        let Some(charge) = packed.try_charge_open(windows, time_base, now, cost) else {
+            return false;
+        };
+        let OpenCharge { at, states, numbers, last_change } = charge;
+        charges.decisions.push_windows(policy, cost, at, states, numbers);
+        charges.undos.push(Undo::OpenWindows { last_change });
+        true
+    }
+
+    /// Charges a part at the time `now`, if its subject has a packed entry with the states of its
+    /// policy. Adds the decision, and how to undo the charge, to `charges`.
+    #[inline(never)]
+    pub(super) fn charge_packed(
+        &mut self,
+        subject: Fingerprint,
+        part: &Part<'_>,
+        now: Timestamp,
+        charges: &mut PackedCharges,
+    ) -> PartCharge {
+        let args = DecideArgs::new(part, Mode::Check, now);
+        let find = |entries| Table::get_mut(entries, subject);
+        if let Some((packed, windows, time_base)) = self.packed_windows(args.policy, find) {
+            let before = *packed;
+            match packed.try_decide_fast(windows, time_base, args) {
+                Some(fast) if !fast.is_allowed => return PartCharge::Denied,
+                // The charge may have a later time than `now`, so the plan makes it.
+                _ => *packed = before,
+            }
+        }
+        let Some(entry) = self.entries.get_mut(subject) else { return PartCharge::Undecided };
+        let Entry::Packed(packed) = entry else { return PartCharge::Undecided };
+        let layout = self.context.layouts.get(packed.layout());
+        let is_later = packed.last_change(self.context.time_base) > args.now;
+        if is_later || !layout.has_states_of(args.policy) {
+            return PartCharge::Undecided;
+        }
+        charges.undos.push(Undo::Entry(*packed));
+        let decision = charges.decisions.push_pending(args.policy, args.cost);
+        let decided = entry.decide(&mut self.context, args, decision);
+        decided.expect("a packed entry has too few states to exceed their number");
+        if !decision.is_allowed() {
+            charges.decisions.pop();
+            return PartCharge::Denied;
+        }
+        PartCharge::Charged
+    }
+
+    /// Undoes the charge of a part that has just been made.
+    pub(super) fn undo(&mut self, subject: Fingerprint, part: &Part<'_>, undo: Undo) {
+        let Part { policy, cost, .. } = *part;
+        match (self.entries.get_mut(subject), policy.compiled_windows(), undo) {
+            (Some(entry), _, Undo::Entry(before)) => *entry = Entry::Packed(before),
+            (Some(Entry::Packed(packed)), Some(windows), Undo::OpenWindows { last_change }) => {
+                packed.undo_open(windows, cost, last_change);
+            }
+            _ => unreachable!("the subject has just been charged"),
+        }
+    }
+
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
+    /// `None` if the subject has no entry with the states of the policy.
+    pub(super) fn try_judge(
+        &self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Option<(bool, Timestamp)> {
+        self.entries.get(subject)?.try_judge(&self.context, args)
+    }
+
+    /// Returns the decision on a peek, if the subject is known and all limits are fixed windows;
+    /// otherwise `None`. The status of each limit is computed when it is read.
+    pub(super) fn try_peek_windows(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Option<Decision> {
+        let DecideArgs { policy, cost, .. } = args;
+        let find = |entries| Table::get_mut(entries, subject);
+        let (packed, windows, time_base) = self.packed_windows(policy, find)?;
+        let FastDecision { at, is_allowed, states, .. } =
+            packed.try_peek_fast(windows, time_base, args)?;
+        Some(Decision::from_windows(policy, cost, at, is_allowed, states).with_units(cost, 0))
+    }
+
+    /// Returns whether the shard may lack room for `count` new subjects, one of which is `subject`.
+    /// Returns false if `subject` has an entry already.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a charge under `policy` at `at` would exceed the number of states that one subject
+    /// may have.
+    pub(super) fn may_lack_room(
+        &self,
+        subject: Fingerprint,
+        policy: &Policy,
+        at: Timestamp,
+        count: usize,
+    ) -> Result<bool, TooManyStates> {
+        match self.entries.get(subject) {
+            Some(entry) => entry.check_states(policy, at).map(|()| false),
+            None => Ok(self.vacancies() < count),
         }
     }
 }

@@ -5,9 +5,6 @@
 //! extra -> [ logs of the policy's limits | states that other policies left ]
 //! ```
 
-mod judge;
-mod release;
-
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
@@ -131,7 +128,7 @@ impl UnpackedEntry {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         if self.has_states_of(args.policy) {
-            self.decide_in_place(args, decision)
+            self.run_plan(args, decision)
         } else {
             self.decide_under_other_states(args, decision)
         }
@@ -145,7 +142,7 @@ impl UnpackedEntry {
     ) -> Result<(), TooManyStates> {
         let charged_last = self.policy.clone();
         self.adopt(args.policy);
-        let decided = self.decide_in_place(args, decision);
+        let decided = self.run_plan(args, decision);
         if decided.is_err() || decision.charged() == 0 {
             // Restore the previous policy, because eviction judges an entry by the policy that was
             // charged last.
@@ -155,7 +152,7 @@ impl UnpackedEntry {
     }
 
     #[inline(never)]
-    fn decide_in_place(
+    fn run_plan(
         &mut self,
         args: DecideArgs<'_>,
         decision: &mut Decision,
@@ -402,5 +399,36 @@ impl UnpackedEntry {
         self.windows = None;
         let has_extra = !logs.is_empty() || !states.is_empty();
         self.extra = has_extra.then(|| Box::new(ExtraStates { logs, foreign: states }));
+    }
+
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
+    /// `None` if the limits of the policy do not use the states of the entry.
+    pub(super) fn try_judge(&self, args: DecideArgs<'_>) -> Option<(bool, Timestamp)> {
+        let at = self.decision_time(args.now);
+        self.has_states_of(args.policy).then(|| (run::would_grant(&args, self.states(), at), at))
+    }
+
+    /// Releases permits at the time `now` under a policy of one concurrency limit, if the entry has
+    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes
+    /// nothing.
+    pub(super) fn try_release(&mut self, release: &Refund<'_>, now: Timestamp) -> bool {
+        let Refund { policy, charged, units, .. } = *release;
+        let Some(extra) = &mut self.extra else { return false };
+        let is_released = self.policy.is_same_handle(policy)
+            && extra.foreign.is_empty()
+            && charged <= self.last_change
+            && policy.plan().sole_step().is_some_and(|step| {
+                extra.logs.first_mut().is_some_and(|log| step.try_release(log, charged, units))
+            });
+        if is_released {
+            self.last_change = self.decision_time(now);
+            self.denied_until = Timestamp::EPOCH;
+        }
+        is_released
+    }
+
+    /// Returns whether the entry contains permits that `refund` would release.
+    pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
+        (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }
 }

@@ -1,6 +1,3 @@
-mod leases;
-#[cfg(feature = "conformance")]
-mod manual_time;
 mod servers;
 
 use std::fmt;
@@ -274,6 +271,72 @@ impl RedisStoreBuilder {
     /// [`Origin::LocalDeny`](crate::Origin::LocalDeny).
     pub fn local_denial(mut self, local_denial: bool) -> Self {
         self.local_denial = Some(local_denial);
+        self
+    }
+
+    /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and
+    /// spends them without asking the server. Defaults to 0, which leases nothing. The maximum is
+    /// 65 534; larger values count as the maximum.
+    ///
+    /// The limits hold for any number of instances, even if instances or replies are lost. Other
+    /// instances may be *denied* units that an instance has leased but not spent: at most `units`
+    /// for each instance.
+    ///
+    /// Unspent units are returned when the first window ends, when they are
+    /// [idle](Self::lease_idle), at the end of the lease's [lifetime](Self::lease_lifetime), and
+    /// when the store is [closed](RedisStore::close). Call
+    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. If a process is
+    /// killed, its unspent units stay charged until the windows end.
+    ///
+    /// [`usage`](crate::RateLimiter::usage), [`peek`](crate::RateLimiter::peek) and the decisions of
+    /// other instances count leased units as used. A peek may thus report a denial although this
+    /// instance still allows requests with its lease. A reset by another instance does not affect
+    /// units that are leased here until the lease ends.
+    ///
+    /// Use it for subjects whose limits are much larger than a lease. Only checks in the packed
+    /// layout use leases, and only under fixed windows that begin with the first request and count
+    /// units. If a policy has any other limit, such as one that counts requests, each check asks
+    /// the server. Decisions with leased units have the origin
+    /// [`Origin::Leased`](crate::Origin::Leased).
+    pub fn lease(mut self, units: u32) -> Self {
+        self.lease.units = units.into();
+        self
+    }
+
+    /// Sets the idle time after which the leased units of a subject are returned. Defaults to 10 s.
+    ///
+    /// A task of the store looks for idle leases four times in this time, and at least every
+    /// second.
+    pub fn lease_idle(mut self, idle: Duration) -> Self {
+        self.lease.idle = idle;
+        self
+    }
+
+    /// Sets the maximum lifetime of a lease, however long its windows last. At its end, the unspent
+    /// units are returned. Defaults to 60 seconds.
+    ///
+    /// After a step of the server's clock, or after this machine was suspended, leased units may be
+    /// spent in a window to which they were not charged. The lifetime bounds the time in which this
+    /// can happen. At most one lease for each instance is affected.
+    pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
+        self.lease.lifetime = lifetime;
+        self
+    }
+
+    /// Sets a clock that replaces the server's clock, for tests that control the time.
+    #[cfg(feature = "conformance")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+    pub fn manual_clock(mut self, clock: Arc<ManualClock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Makes the pages of long logs small, so that a log of a few hundred entries has several. This
+    /// has an effect only with [`manual_clock`](Self::manual_clock).
+    #[cfg(feature = "conformance")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+    pub fn small_log_pages(mut self) -> Self {
+        self.has_small_log_pages = true;
         self
     }
 

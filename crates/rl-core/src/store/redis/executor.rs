@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use super::connection::ManualTime;
 use super::connection::{Command, Router};
 use super::encoding::Layout;
-use super::encoding::parts;
 use super::encoding::parts_reply::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
 use super::encoding::reply::ScriptReply;
@@ -141,7 +140,7 @@ impl ScriptExecutor {
     }
 
     /// Decides a request of one enforced part in the packed layout.
-    async fn decide_part(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
+    async fn execute_part(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
         let part = &request.parts[0];
         let call = DecideCall {
             subjects: &[&part.subject],
@@ -157,7 +156,7 @@ impl ScriptExecutor {
 
     /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys must
     /// be in one slot.
-    async fn decide_parts(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
+    async fn execute_parts(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
         let replies = self.execute_requests(&[request]).await?;
         let bytes = replies.ranges().next().flatten();
         replies.decisions(bytes.ok_or_else(reply_reader::undecided)?, request)
@@ -242,11 +241,11 @@ impl Execute for ScriptExecutor {
     }
 
     fn can_batch(&self, request: &Request) -> bool {
-        parts::can_batch(&self.shared.encoder, request)
+        self.shared.encoder.can_batch(request)
     }
 
     async fn execute_requests(&self, requests: &[&Request]) -> Result<PartsReplies, StoreError> {
-        let Some((command, parts)) = self.shared.encoder.decide_parts(requests)? else {
+        let Some((command, parts)) = self.shared.encoder.command_of_requests(requests)? else {
             return Ok(PartsReplies::undecided(requests.len()));
         };
         let (command, router) = (self.at_manual_time(command), &self.shared.router);
@@ -278,9 +277,9 @@ impl Layer for ScriptExecutor {
         let this = self.clone();
         match &request.parts[..] {
             [part] if !part.is_shadow && self.layout() == Layout::Packed => {
-                MaybeReady::later(async move { this.decide_part(&request).await })
+                MaybeReady::later(async move { this.execute_part(&request).await })
             }
-            _ => MaybeReady::later(async move { this.decide_parts(&request).await }),
+            _ => MaybeReady::later(async move { this.execute_parts(&request).await }),
         }
     }
 

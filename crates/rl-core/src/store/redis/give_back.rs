@@ -15,11 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::layer::runtime_has_ended;
-use super::pending::{PendingTask, PendingTasks};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
 use crate::observe::{self, Transition};
@@ -175,4 +174,35 @@ const fn late() -> StoreError {
 )]
 async fn sleep(pause: Duration) {
     tokio::time::sleep(pause).await;
+}
+
+/// The tasks that have begun and not ended. Clones share the number.
+#[derive(Clone)]
+struct PendingTasks(Arc<watch::Sender<usize>>);
+
+/// A task that has begun. It ends when this is dropped.
+pub(super) struct PendingTask(PendingTasks);
+
+impl PendingTasks {
+    fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+
+    /// Counts a task until the result is dropped.
+    fn begin(&self) -> PendingTask {
+        self.0.send_modify(|pending| *pending += 1);
+        PendingTask(self.clone())
+    }
+
+    /// Waits until no task is pending.
+    async fn wait(&self) {
+        // An error would mean that the sender was dropped, but `self` holds it.
+        let _ = self.0.subscribe().wait_for(|pending| *pending == 0).await;
+    }
+}
+
+impl Drop for PendingTask {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|pending| *pending -= 1);
+    }
 }

@@ -8,16 +8,12 @@
 mod across_slots;
 mod batching;
 mod builder;
-mod closing;
 mod connection;
 mod encoding;
 mod error;
 mod executor;
 mod give_back;
-mod hash_slot;
 mod layer;
-mod listed_scripts;
-mod pending;
 mod scripts;
 mod shortcuts;
 mod subject_key;
@@ -26,6 +22,7 @@ mod test_layer;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "redis-cluster")]
 use across_slots::{AcrossSlots, LayerCalls, slots_of};
@@ -37,16 +34,17 @@ use builder::Servers;
 pub use connection::Tls;
 pub use encoding::Layout;
 use encoding::arguments;
-#[cfg(feature = "conformance")]
 use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use give_back::GiveBack;
 use layer::{Amendment, Amendments, Layer, PlainCheck, Request, RequestPart};
+use scripts::Purpose;
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases};
 use smallvec::smallvec;
 use subject_key::{KeyedSubject, SubjectKey};
+use tokio::time::timeout;
 
 use super::fingerprint::Fingerprinter;
 use super::part_groups::{GroupDecisions, PartGroup, PartGroups};
@@ -60,10 +58,12 @@ use crate::maybe_ready::{MaybeReady, both, done};
 #[cfg(feature = "conformance")]
 use crate::model::Cost;
 use crate::model::{FailureKind, StoreError, Subject};
-#[cfg(feature = "conformance")]
 use crate::policy::Policy;
 use crate::stats::{RedisStats, StoreStats};
 use crate::time::Timestamp;
+
+/// The longest time that closing may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A store that keeps the counters on Redis, shared by every instance of a service.
 ///
@@ -230,6 +230,82 @@ impl RedisStore {
         Ok(reply.decision(0, CallArgs { policy, mode, cost }))
     }
 
+    /// Returns all [leased](RedisStoreBuilder::lease) units to the server, and leases no
+    /// more. Then waits until all charges are given back: those of permits that were dropped, and
+    /// those of denied requests on a cluster.
+    ///
+    /// A service calls it when it shuts down, after its last request. The store continues to decide
+    /// afterwards, and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
+    /// does the same through the limiter.
+    ///
+    /// Closing takes one round trip for each subject, with 64 of them at the same time, and at most
+    /// 5 seconds. Without leases, and without charges to give back, it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if some units could not be returned or given back. They stay charged until
+    /// their windows end.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let closing = async {
+            let returned = self.inner.layers.close().await;
+            self.inner.give_back.finish().await;
+            returned
+        };
+        let late = |_| Err(StoreError::new(FailureKind::TimedOut));
+        timeout(CLOSE_TIMEOUT, closing).await.unwrap_or_else(late)
+    }
+
+    /// Returns the scripts of a layout that decide these policies, for operators who load them
+    /// ahead of the service, or for [`preload`](RedisStoreBuilder::preload).
+    ///
+    /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
+    /// first 64 combinations of kinds that it decides. Other combinations, and all operations
+    /// except checks and refunds, need only the scripts that this function returns without any
+    /// policy.
+    pub fn scripts<'a>(
+        layout: Layout,
+        policies: impl IntoIterator<Item = &'a Policy>,
+    ) -> Vec<&'static Script> {
+        let mut listed = scripts::of_layout(layout);
+        for policy in policies {
+            add_scripts(Purpose::of_layout(layout), [policy], &mut listed);
+        }
+        listed
+    }
+
+    /// Returns the scripts of the packed layout that decide requests of several parts. Each request
+    /// is the list of the policies of its parts, in their order: one policy for each
+    /// [rule](crate::rules) that matches, in the order of the rules.
+    ///
+    /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
+    /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
+    /// [`scripts`](Self::scripts) returns without any policy.
+    ///
+    /// ```
+    /// use rl_core::{Limit, Policy, RedisStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (key, fleet) = (Policy::new([Limit::per_minute(9)])?, Policy::new([Limit::per_second(90)])?);
+    /// let scripts = RedisStore::scripts_of_parts([vec![&key, &fleet], vec![&key]]);
+    /// assert!(scripts.iter().all(|script| script.name().contains("fixed_window")));
+    /// # Ok(()) }
+    /// ```
+    pub fn scripts_of_parts<'a, P>(requests: impl IntoIterator<Item = P>) -> Vec<&'static Script>
+    where
+        P: IntoIterator<Item = &'a Policy>,
+    {
+        let mut listed = Vec::new();
+        for request in requests {
+            let policies: Vec<_> = request.into_iter().collect();
+            let purposes = match policies[..] {
+                [_] => Purpose::of_layout(Layout::Packed),
+                _ => &[Purpose::Parts],
+            };
+            add_scripts(purposes, policies, &mut listed);
+        }
+        listed
+    }
+
     fn key(&self, namespace: &Namespace, subject: &Subject) -> SubjectKey {
         SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject))
     }
@@ -241,11 +317,11 @@ impl RedisStore {
 
     /// Decides the only part of a request without asking the server. The shortcuts borrow the part,
     /// because to own it takes longer than a shortcut itself.
-    fn shortcut(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+    fn try_shortcuts(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let part = sole_part(request)?;
         let key = self.key(request.namespace_of(part), part.subject);
         let check = PlainCheck::new(request.mode, key, part.policy, part.cost)?;
-        self.inner.layers.shortcut(check, request.reservations)
+        self.inner.layers.try_shortcuts(check, request.reservations)
     }
 
     /// Returns a request that owns the only part of `request`.
@@ -320,7 +396,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if let Some(decision) = self.shortcut(&request) {
+        if let Some(decision) = self.try_shortcuts(&request) {
             return MaybeReady::ready(Ok(decision));
         }
         if let Some(part) = sole_part(&request) {
@@ -430,5 +506,20 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("layout", &self.inner.executor.layout())
             .finish_non_exhaustive()
+    }
+}
+
+/// Adds the scripts for parts under these policies that are not listed yet.
+fn add_scripts<'a>(
+    purposes: &[Purpose],
+    policies: impl IntoIterator<Item = &'a Policy>,
+    listed: &mut Vec<&'static Script>,
+) {
+    let shapes = policies.into_iter().map(|policy| PolicyEncoding::new(policy).script_shape());
+    let shapes: Vec<_> = shapes.collect();
+    for script in purposes.iter().filter_map(|purpose| scripts::of_shapes(*purpose, &shapes)) {
+        if !listed.iter().any(|known| known.sha() == script.sha()) {
+            listed.push(script);
+        }
     }
 }

@@ -34,21 +34,19 @@
 //! A bound that has refused nothing for some seconds is lifted, also if the server has sent no reply
 //! for that time. Otherwise the bound of an old overload would reject requests during an outage.
 
-mod bounds;
-mod group;
 mod load;
 mod replies;
 mod slots;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bounds::{CallBounds, FullServer};
-#[cfg(feature = "redis-cluster")]
-pub(crate) use group::ServerGroup;
 #[cfg(test)]
 use load::QUIET_PERIOD;
 pub use load::ServerLoad;
+pub(crate) use load::{CallBounds, FullServer};
 pub(crate) use replies::Replies;
 pub use replies::ServerCall;
+#[cfg(feature = "redis-cluster")]
+pub(crate) use replies::ServerGroup;
 pub use slots::ServerLoads;
 pub(crate) use slots::ServerSlots;

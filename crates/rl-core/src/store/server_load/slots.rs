@@ -8,8 +8,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::bounds::{CallBounds, FullServer};
-use super::load::ServerLoad;
+use super::load::{CallBounds, FullServer, ServerLoad};
 use crate::model::FailureKind;
 
 /// The loads of the servers that decide a request.

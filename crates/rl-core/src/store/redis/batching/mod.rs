@@ -51,7 +51,6 @@
 
 mod batch;
 mod fan_out;
-mod overdue;
 mod pace;
 mod queue;
 mod refunds;
@@ -67,8 +66,7 @@ use batch::{
     into_batches, take_batch,
 };
 use fan_out::{FanOut, fail};
-use overdue::within_timeout;
-use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo};
+use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo, within_timeout};
 use queue::{BatchLimits, BatchQueue, MIN_HALF, QueuedSubject};
 use refunds::RefundBatcher;
 use tokio::sync::oneshot;

@@ -1,10 +1,15 @@
 //! The task that flushes the queue of a batcher, the guards of its calls in flight, and the turn to
 //! wake callers. All batchers share this code.
 
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use crate::model::{FailureKind, StoreError};
 
 /// Sends the calls of a queue in batches. Clones share the queue.
 pub(crate) trait Flush: Clone + Send + Sync + 'static {
@@ -162,4 +167,23 @@ impl DeliveryTurn {
             batcher.lock().pace().is_delivering = false;
         }
     }
+}
+
+/// The time after which a call without a reply is overdue, so that requests no longer wait for it.
+const OVERDUE: Duration = Duration::from_millis(5);
+
+/// Waits for the reply to a call, at most for the time `most`. Runs `overdue` as soon as
+/// `OVERDUE` has passed without a reply.
+pub(super) async fn within_timeout<T>(
+    call: impl Future<Output = Result<T, StoreError>>,
+    most: Duration,
+    overdue: impl FnOnce(),
+) -> Result<T, StoreError> {
+    let mut call = pin!(call);
+    if let Ok(reply) = timeout(OVERDUE, call.as_mut()).await {
+        return reply;
+    }
+    overdue();
+    let reply = timeout(most.saturating_sub(OVERDUE), call).await;
+    reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
 }

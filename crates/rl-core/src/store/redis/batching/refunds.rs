@@ -16,8 +16,7 @@ use std::time::Duration;
 use smallvec::smallvec;
 use tokio::sync::oneshot;
 
-use super::overdue::within_timeout;
-use super::pace::{CallInFlight, Flush, Pace, Queue, SharedQueue};
+use super::pace::{CallInFlight, Flush, Pace, Queue, SharedQueue, within_timeout};
 use super::queue::BatchLimits;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;

@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 /// Returns the plan of `decide.lua` for `calls` calls, each with the cost `cost`. If fewer than
 /// `least` of them would be allowed, the script allows none. If `calls` is 0, the costs differ, and
 /// are in an argument of their own.
-pub(crate) fn decide_plan(
+pub(crate) fn packed_plan(
     policy: &Policy,
     encoding: &PolicyEncoding,
     mode: Mode,
@@ -303,13 +303,13 @@ mod tests {
         let encoding = PolicyEncoding::new(&policy);
         assert_eq!(encoding.shape.len(), 3 + 16 * 13);
         assert_eq!(
-            decide_plan(&policy, &encoding, Mode::Check, Cost::from(u64::MAX), 1, 1).len(),
+            packed_plan(&policy, &encoding, Mode::Check, Cost::from(u64::MAX), 1, 1).len(),
             18 + 16 * 21
         );
         assert_eq!(forget_plan(&policy, &encoding, 15).len(), 15 + 16 * 35);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
         let encoding = PolicyEncoding::new(&fixed);
-        let plan = decide_plan(&fixed, &encoding, Mode::Check, Cost::ONE, 1, 1);
+        let plan = packed_plan(&fixed, &encoding, Mode::Check, Cost::ONE, 1, 1);
         assert_eq!((plan.len(), &plan[16..18]), (18 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
         assert_eq!(encoding.format, b">c3I7I3I2I5I2");
     }

@@ -21,7 +21,7 @@ mod collisions;
 
 use std::fmt::Write;
 
-use super::layout::Layout;
+use super::Layout;
 use super::placement::SlotGroups;
 use super::policy;
 use crate::model::{Algorithm, Limit, Period, Realm, Subject};

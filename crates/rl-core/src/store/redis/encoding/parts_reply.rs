@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::parts::EncodedPart;
 use super::reply::{CallArgs, CallResult};
 use super::reply_reader::{self, PartsReply};
+use super::request::EncodedPart;
 use crate::model::{FailureKind, Mode, StoreError};
 use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::layer::{Request, RequestPart};

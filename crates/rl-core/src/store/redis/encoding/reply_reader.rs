@@ -18,9 +18,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::arguments::read_u56;
 use super::kind::Kind;
-use super::parts::EncodedPart;
 use super::policy::{self, PolicyEncoding, StoredLimit};
 use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
+use super::request::EncodedPart;
 use crate::algorithm::State;
 use crate::model::{FailureKind, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};

@@ -4,22 +4,21 @@
 //!
 //! | script | files, after the one that sets the time |
 //! |---|---|
-//! | `decide` of a shape | `arguments`, `shape` (composed), `stored`, packed states, `decide` |
-//! | `decide` | `arguments`, `stored`, packed states, `decide` |
-//! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `change` |
+//! | `decide` of a shape | `arguments`, `shape` (composed), packed states, `decide` |
+//! | `decide` | `arguments`, packed states, `decide` |
+//! | `refund` of a shape | `arguments`, `refund_shape` (composed), packed states, `change` |
 //! | `reset` | `reset` |
-//! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
-//! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `change` |
-//! | `readable` of a shape | `readable_shape` (composed), a function of readable limits and `readable_part`, `parts` |
+//! | `reserve` | `arguments`, packed states, `reserve` with `decide` in a function |
+//! | `reservation` | `arguments`, packed states, `reservation`, `change` |
+//! | `readable` of a shape | `readable_shape` (composed), a function of `readable_counters` and `readable_part`, `parts` |
 //! | `readable` | the same without `readable_shape` |
-//! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, `stored`, packed states and `part`, `parts` |
-//! | `settle` | a function of `arguments`, `stored`, packed states and `change`, `settle` |
+//! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, packed states and `part`, `parts` |
+//! | `settle` | a function of `arguments`, packed states and `change`, `settle` |
 //! | `readable_settle` | a function of `readable_counters` and `readable_change`, `settle` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject. In
 //! the script of a shape with logs, `sliding_log` precedes the fast path, which calls its functions.
-//! `decide` and `part` both begin with `limits`. *Readable limits* are `readable_counters` and
-//! `readable_limits`.
+//! `decide` and `part` both begin with `limits`.
 //!
 //! No number is part of a script's text: limits and costs are arguments. A script of a shape
 //! depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once. An
@@ -27,17 +26,15 @@
 //! alone.
 
 mod composer;
-mod parts;
 mod shapes;
 
 use std::fmt;
 use std::sync::LazyLock;
 
-pub(super) use parts::of_any_parts;
 pub(super) use shapes::{ShapeScripts, of_shapes};
 
 use super::encoding::Layout;
-use super::encoding::kind::{LimitKind, script_name};
+use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
 const VERSION: u32 = 14;
@@ -77,32 +74,38 @@ struct TimeSource {
     windows: &'static str,
 }
 
+impl TimeSource {
+    /// Reads the two parts of a file, which a marker separates.
+    fn new(text: &'static str) -> Self {
+        let (time, windows) = text.split_once("--@ windows").expect("each file has two parts");
+        Self { time, windows }
+    }
+}
+
 /// The clock of the server.
-const SERVER_TIME: TimeSource = TimeSource {
-    time: include_str!("lib/server_time.lua"),
-    windows: include_str!("lib/server_windows.lua"),
-};
+const SERVER_TIME: &str = include_str!("lib/server_time.lua");
 
 /// The time that the caller passes as the last argument, for tests that control the time.
 #[cfg(feature = "conformance")]
-const MANUAL_TIME: TimeSource = TimeSource {
-    time: include_str!("lib/manual_time.lua"),
-    windows: include_str!("lib/manual_windows.lua"),
-};
+const MANUAL_TIME: &str = include_str!("lib/manual_time.lua");
 
 const RESET_TEXT: &str = include_str!("reset.lua");
 const READABLE_COUNTERS: &str = include_str!("lib/readable_counters.lua");
 const CHANGE: &str = include_str!("change.lua");
 /// The last line of the scripts that change the counts of one subject.
 const MAKE_CHANGE: &str = "return change()";
-const STORED: &str = include_str!("lib/stored.lua");
 const ARGUMENTS: &str = include_str!("lib/arguments.lua");
 const DECIDE_ANY: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("decide.lua"));
-const READABLE_LIMITS: &str = concat!(
-    include_str!("lib/readable_counters.lua"),
-    "\n",
-    include_str!("lib/readable_limits.lua")
-);
+
+const DECIDE_PARTS: &str = include_str!("parts.lua");
+const PARTS_ARGUMENTS: &str = include_str!("parts_arguments.lua");
+const PART: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("part.lua"));
+const READABLE_PART: &str = include_str!("readable_part.lua");
+
+/// The first line of a script of several parts: the local variables that the code of all parts
+/// uses.
+const HEAD_OF_PARTS: &str =
+    "local server_time, MAX_UNITS, LATEST = now, 9007199254740991, 4503599627370496";
 
 /// The functions of logs. The fast path of a shape with logs needs them too.
 const LOGS: &str = include_str!("algorithms/sliding_log.lua");
@@ -113,44 +116,36 @@ static PACKED_STATES: LazyLock<String> =
 
 /// The packed states without the functions of logs, for scripts that contain these already.
 static PACKED_STATES_AFTER_LOGS: LazyLock<String> = LazyLock::new(|| {
-    [
-        include_str!("lib/algorithms.lua"),
-        &composer::table_of_algorithms(),
-        include_str!("lib/logs.lua"),
-        include_str!("lib/slots.lua"),
-    ]
-    .join("\n")
+    let algorithms = include_str!("lib/algorithms.lua");
+    let algorithms = algorithms.replace("--@ table", &composer::table_of_algorithms());
+    algorithms + include_str!("lib/slots.lua")
 });
 
-static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::of_shape(Purpose::Decide, &[]));
+static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::composed(Purpose::Decide, &[]));
 static RESET: LazyLock<Script> =
     LazyLock::new(|| Script::new("reset", |source| [source.time, RESET_TEXT].join("\n")));
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
-    let expired = include_str!("lib/expired.lua");
-    let reserve = include_str!("reserve.lua");
-    // Wrapped in a function, because `decide.lua` returns its reply, and `reserve.lua` runs after
-    // it.
-    let decide = format!("local reply = (function()\n{DECIDE_ANY}\nend)()");
-    Script::new("reserve", |source| {
-        [source.time, ARGUMENTS, STORED, &PACKED_STATES, expired, &decide, reserve].join("\n")
-    })
+    // `decide.lua` returns its reply, so `reserve.lua` has it in a function.
+    let reserve = include_str!("reserve.lua").replace("--@ decide", DECIDE_ANY);
+    Script::new("reserve", |source| [source.time, ARGUMENTS, &PACKED_STATES, &reserve].join("\n"))
 });
 static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
     let reservation = include_str!("reservation.lua");
     Script::new("reservation", |source| {
-        [source.time, ARGUMENTS, STORED, &PACKED_STATES, reservation, CHANGE, MAKE_CHANGE]
-            .join("\n")
+        [source.time, ARGUMENTS, &PACKED_STATES, reservation, CHANGE, MAKE_CHANGE].join("\n")
     })
 });
-static SETTLE: LazyLock<Script> = LazyLock::new(|| {
-    settlement("settle", 3, |_| [ARGUMENTS, STORED, &PACKED_STATES, CHANGE].join("\n"))
-});
+static SETTLE: LazyLock<Script> =
+    LazyLock::new(|| settlement("settle", 3, |_| [ARGUMENTS, &PACKED_STATES, CHANGE].join("\n")));
 static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
     let change = include_str!("readable_change.lua");
     settlement("readable_settle", 2, |source| {
         [source.windows, READABLE_COUNTERS, change].join("\n")
     })
 });
+static ANY_PARTS: LazyLock<Script> = LazyLock::new(|| Script::composed(Purpose::Parts, &[]));
+static READABLE: LazyLock<Script> =
+    LazyLock::new(|| Script::composed(Purpose::DecideReadable, &[]));
 
 /// Creates the script that makes changes of several subjects. `change` returns the code that reads
 /// one of them, from this number of arguments.
@@ -176,6 +171,14 @@ fn settlement(name: &str, arguments: usize, change: impl Fn(TimeSource) -> Strin
 /// Returns the script that decides one part under any policy, in the packed layout.
 pub(super) fn decide() -> &'static Script {
     &DECIDE
+}
+
+/// Returns the script that decides requests with parts of any shapes.
+pub(super) fn of_any_parts(layout: Layout) -> &'static Script {
+    match layout {
+        Layout::Packed => &ANY_PARTS,
+        Layout::Readable => &READABLE,
+    }
 }
 
 /// Returns the script that changes the counts of subjects outside a decision.
@@ -233,10 +236,10 @@ impl Script {
             let sha = redis::Script::new(&text).get_hash().to_owned();
             (text, sha)
         };
-        let (text, sha) = compose(SERVER_TIME);
+        let (text, sha) = compose(TimeSource::new(SERVER_TIME));
         #[cfg(feature = "conformance")]
         let manual = {
-            let (text, sha) = compose(MANUAL_TIME);
+            let (text, sha) = compose(TimeSource::new(MANUAL_TIME));
             Some(Box::new(Self { name: name.clone(), text, sha, manual: None }))
         };
         Self {
@@ -248,8 +251,10 @@ impl Script {
         }
     }
 
-    /// Creates a script for one policy of this shape. It has no fast path if the shape is empty.
-    fn of_shape(purpose: Purpose, shape: &[LimitKind]) -> Self {
+    /// Creates a script for these shapes: that of a policy, or one for each part. It has no fast path
+    /// if there is no shape.
+    fn composed(purpose: Purpose, shapes: &[ScriptShape]) -> Self {
+        let shape = shapes.first().map_or(&[][..], |shape| shape);
         let has_logs = shape.iter().any(|limit| limit.kind.is_log());
         let (logs, states) =
             if has_logs { (LOGS, &PACKED_STATES_AFTER_LOGS) } else { ("", &PACKED_STATES) };
@@ -257,19 +262,68 @@ impl Script {
             Purpose::Decide => {
                 let fast_path = composer::fast_path(shape);
                 Self::new(&script_name("decide", shape), |source| {
-                    [source.time, ARGUMENTS, logs, &fast_path, STORED, states, DECIDE_ANY]
-                        .join("\n")
+                    [source.time, ARGUMENTS, logs, &fast_path, states, DECIDE_ANY].join("\n")
                 })
             }
             Purpose::Refund => {
                 let fast_path = composer::refund_fast_path(shape);
                 Self::new(&script_name("refund", shape), |source| {
-                    let before = [source.time, ARGUMENTS, logs, &fast_path, STORED, states];
+                    let before = [source.time, ARGUMENTS, logs, &fast_path, states];
                     [&before.join("\n"), CHANGE, MAKE_CHANGE].join("\n")
                 })
             }
-            Purpose::DecideReadable | Purpose::Parts => unreachable!("they are scripts of parts"),
+            Purpose::DecideReadable => Self::readable(shape),
+            Purpose::Parts => Self::of_parts(shapes),
         }
+    }
+
+    /// Creates the script of the packed layout with a fast path for parts of these shapes. It has no
+    /// fast path if there are no shapes.
+    fn of_parts(shapes: &[ScriptShape]) -> Self {
+        let fast_path = composer::parts_fast_path(shapes);
+        let name =
+            shapes.iter().fold("parts".to_owned(), |name, shape| script_name(&name, shape) + ";");
+        Self::new(&name, |source| {
+            [
+                source.time,
+                HEAD_OF_PARTS,
+                &fast_path,
+                PARTS_ARGUMENTS,
+                "local function read_part(KEYS, ARGV, now)",
+                ARGUMENTS,
+                &PACKED_STATES,
+                PART,
+                "end",
+                DECIDE_PARTS,
+                "return table.concat(replies)",
+            ]
+            .join("\n")
+        })
+    }
+
+    /// Creates the script of the readable layout with a fast path for one part of this shape. It has no
+    /// fast path if there is no limit.
+    fn readable(shape: &[LimitKind]) -> Self {
+        Self::new(&script_name("readable", shape), |source| {
+            [
+                source.windows,
+                // The time is read last. Otherwise a charge could seem older than the window that it
+                // opened.
+                &composer::readable_fast_path(shape, source.time),
+                "local server_time, flags = 0, ARGV[1]",
+                "local function arguments_of(p) return { unpack(ARGV, 4 * p - 2, 4 * p + 1) } end",
+                "local function read_part(KEYS, ARGV)",
+                source.windows,
+                READABLE_COUNTERS,
+                READABLE_PART,
+                "end",
+                DECIDE_PARTS,
+                source.time,
+                "for p, part in ipairs(parts) do replies[p + 1] = part.reply(now) end",
+                "return table.concat(replies)",
+            ]
+            .join("\n")
+        })
     }
 
     /// Returns the name of the script: a word for its purpose, followed by its shape.
@@ -312,6 +366,7 @@ impl fmt::Debug for Script {
 
 #[cfg(test)]
 mod tests {
+    use super::super::encoding::kind::Kind;
     use super::super::encoding::policy;
     use super::*;
 
@@ -320,5 +375,31 @@ mod tests {
     fn a_reset_reads_states_of_the_present_version() {
         let comparison = format!("string.byte(found, 1) == {} ", policy::VERSION);
         assert!(RESET_TEXT.contains(&comparison), "{comparison}");
+    }
+
+    #[test]
+    fn parts_have_a_fast_path_as_far_as_lua_has_room_for_their_variables() {
+        let of = |kind, limits: usize| -> ScriptShape {
+            (0..limits).map(|_| LimitKind { kind, counts_requests: false }).collect()
+        };
+        for (shapes, fits) in [
+            (vec![of(Kind::FixedWindow, 6), of(Kind::FixedWindow, 1), of(Kind::Gcra, 1)], true),
+            (vec![of(Kind::FixedWindow, 14); 2], true),
+            (vec![of(Kind::FixedWindow, 16); 3], false),
+            (vec![of(Kind::SlidingWindow, 13), of(Kind::FixedWindow, 1)], true),
+            (vec![of(Kind::SlidingWindow, 14), of(Kind::FixedWindow, 1)], false),
+            (vec![of(Kind::Concurrency, 1), of(Kind::FixedWindow, 1)], false),
+        ] {
+            assert_eq!(composer::fits_parts_fast_path(&shapes), fits, "{shapes:?}");
+        }
+        let script = Script::of_parts(&[of(Kind::FixedWindow, 2), of(Kind::Gcra, 1)]);
+        assert_eq!(script.name(), "parts 2*fixed_window; 1*gcra;");
+        for line in [
+            "used_2 = used_2 + units",
+            "held_p2, last_p2, expires_p2, micros_3, fraction_3, since_3",
+        ] {
+            assert!(script.text().contains(line), "{}", script.text());
+        }
+        assert!(!script.text().contains("* PART") && !script.text().contains("--@"));
     }
 }

@@ -1,5 +1,5 @@
 -- One part of a request: its limits are evaluated and charged apart from those of the other parts.
--- This file is the last piece of the function `read_part`, which parts.rs puts together and
+-- This file is the last piece of the function `read_part`, which mod.rs puts together and
 -- parts.lua calls.
 --
 -- ARGV      shape, plan and format of the part. The plan is that of decide.lua, for one call

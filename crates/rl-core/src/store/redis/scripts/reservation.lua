@@ -1,6 +1,6 @@
 -- Renews a reservation, or ends it before change.lua refunds its units.
 --
--- KEYS[last]  the reservations of the subject (see lib/expired.lua)
+-- KEYS[last]  the reservations of the subject (see reserve.lua)
 -- ARGV[4]     the reservation, as a member of the set
 -- ARGV[5]     its lifetime from now on, in µs (7 bytes); 0 ends it
 -- ARGV[6]     the time at which it expires according to its holder, in µs (7 bytes)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
-use super::{Purpose, Script, composer, parts};
+use super::{Purpose, Script, composer};
 use crate::store::redis::encoding::kind::ScriptShape;
 
 /// Scripts by their purpose, and by the shapes for which they are composed.
@@ -23,13 +23,7 @@ pub(crate) fn of_shapes(purpose: Purpose, shapes: &[ScriptShape]) -> Option<&'st
     }
     let mut scripts = COMPOSED.lock().unwrap_or_else(PoisonError::into_inner);
     // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
-    let new = || -> &'static Script {
-        Box::leak(Box::new(match purpose {
-            Purpose::Parts => parts::packed(shapes),
-            Purpose::DecideReadable => parts::readable(&shapes[0]),
-            _ => Script::of_shape(purpose, &shapes[0]),
-        }))
-    };
+    let new = || -> &'static Script { Box::leak(Box::new(Script::composed(purpose, shapes))) };
     Some(scripts.entry((purpose, shapes.to_vec())).or_insert_with(new))
 }
 

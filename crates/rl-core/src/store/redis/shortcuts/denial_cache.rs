@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::monotonic::{MonotonicClock, safe_deadline};
+use super::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, RetryAfter};
 use crate::maybe_ready::MaybeReady;
 use crate::store::StoreFuture;

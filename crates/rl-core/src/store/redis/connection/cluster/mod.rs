@@ -8,12 +8,14 @@
 //! command whose connection was lost, and so may charge twice. Its limit of retries includes
 //! redirects, so resending cannot be turned off.
 
-mod owner;
 mod slots;
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::RedisError;
@@ -26,12 +28,13 @@ use tokio::time::timeout;
 use super::backoff::delay;
 use super::command::Command;
 use super::connector::ConnectionSettings;
+use super::multiplexed::Connection;
 use super::pool::{Pool, PoolTarget};
 use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::stats::RedisCounts;
+use crate::store::redis::encoding::placement::slot_of;
 use crate::store::redis::error::{ConnectError, classify};
-use crate::store::redis::hash_slot::slot_of;
 use crate::store::{ServerGroup, ServerLoad};
 
 /// The number of redirects that a command follows before it fails.
@@ -358,6 +361,78 @@ impl Cluster {
         let map = pool(map_settings, ServerLoad::unconnected(runtime));
         let pools = ServerPools { scripts, map };
         self.lock_pools().entry(address.clone()).or_insert(pools).clone()
+    }
+
+    /// Returns the load of the server that holds a slot.
+    pub(crate) fn load_of(&self, slot: u16) -> Arc<ServerLoad> {
+        let owner = self.read_slots(|slots| slots.owner(slot));
+        match owner {
+            Some(owner) => Arc::clone(self.pool(&owner).load()),
+            None => Arc::clone(&self.0.unknown),
+        }
+    }
+
+    /// Returns a connection to the owner of a slot. If another server becomes the owner in the
+    /// meantime, replaces `address` and waits for a connection to that server.
+    async fn connect_to_owner(
+        &self,
+        slot: u16,
+        address: &mut Address,
+    ) -> Result<Connection, StoreError> {
+        loop {
+            let pool = self.pool(address);
+            let connected = {
+                let (mut connection, mut next) =
+                    (pin!(pool.get()), pin!(self.next_owner(slot, address)));
+                poll_fn(|cx| match connection.as_mut().poll(cx) {
+                    Poll::Ready(connection) => Poll::Ready(Ok(connection)),
+                    Poll::Pending => next.as_mut().poll(cx).map(Err),
+                })
+                .await
+            };
+            match connected {
+                Ok(connection) => return connection,
+                Err(owner) => *address = owner,
+            }
+        }
+    }
+
+    /// Waits until the map names an owner of the slot other than `current`.
+    ///
+    /// Refreshes the map if `current` has no connection for a while. That server may have failed
+    /// before any command noticed it, and its replica may be promoted while this command still
+    /// waits for a connection.
+    async fn next_owner(&self, slot: u16, current: &Address) -> Address {
+        loop {
+            let refreshed = self.0.refreshed.notified();
+            if let Some(owner) = self.read_slots(|slots| slots.owner(slot))
+                && owner != *current
+            {
+                return owner;
+            }
+            if timeout(SHORTEST_REFRESH_DELAY, refreshed).await.is_err() {
+                self.start_refresh();
+            }
+        }
+    }
+
+    /// Returns the server that holds a slot. If the map names none, waits for a refresh.
+    async fn owner(&self, slot: u16) -> Result<Address, StoreError> {
+        let lookup = || self.read_slots(|slots| slots.owner(slot));
+        if let Some(owner) = lookup() {
+            return Ok(owner);
+        }
+        let refreshed = self.0.refreshed.notified();
+        self.start_refresh();
+        let _ = timeout(self.0.settings.connection_wait, refreshed).await;
+        lookup().ok_or_else(|| {
+            self.lock_refusal().as_ref().map_or_else(
+                || unavailable("no server of the cluster is known to hold the slot"),
+                |(kind, detail)| {
+                    StoreError::new(*kind).with_detail(detail.clone()).before_execution()
+                },
+            )
+        })
     }
 }
 

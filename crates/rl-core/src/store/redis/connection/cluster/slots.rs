@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::super::server::Address;
-use crate::store::redis::hash_slot::SLOTS;
+use crate::store::redis::encoding::placement::SLOTS;
 
 /// The map from slots to the servers that hold them.
 pub(super) struct SlotMap {

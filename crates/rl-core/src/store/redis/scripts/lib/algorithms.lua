@@ -8,7 +8,8 @@
 --                                               9  concurrency
 --
 -- An algorithm is a function of an operation, a slot (see slots.lua), units and a time.
--- `composer.rs` composes it from the parts of its file. Logs have further functions.
+-- `composer.rs` composes it from the parts of its file, and inserts it at the marker below. Logs have
+-- further functions (see algorithms/sliding_log.lua).
 --
 --   valid       returns whether the cells were written by these scripts
 --   advance     brings the cells from the time `last` to `now`
@@ -21,3 +22,16 @@ local algorithms, cell_counts = {}, {}
 local last, gone = 0, 0
 -- The number of bytes of an older bucket of a sliding window. slots.lua sets it.
 local bucket_size
+
+--@ table
+
+-- Sliding logs and concurrency limits.
+local ENTRY, sliding_log = 14, log_functions()
+for kind = 8, 9 do
+  cell_counts[kind] = 8
+  algorithms[kind] = function(operation, slot, units, when)
+    if operation == 'valid' then return true end
+    -- `advance` does nothing, because `open` has already dropped the expired entries.
+    if operation ~= 'advance' then return sliding_log[operation](slot, units, when) end
+  end
+end

@@ -7,3 +7,20 @@
 local now, PAGE = string.match(ARGV[#ARGV], '(%d+) (%d+)')
 local linger = 600000
 now, PAGE = tonumber(now), tonumber(PAGE)
+
+--@ windows
+-- The windows of the readable layout in tests. Whether a window has ended depends on the time that
+-- the caller passes. Keys live longer than in production, because real time passes while the time
+-- of a test stands still.
+--
+-- ARGV[last]  now, in µs since the epoch
+local TWO_HUNDRED_YEARS = 6311433600000
+local shifted = math.floor(string.match(ARGV[#ARGV], '%d+') / 1000) + TWO_HUNDRED_YEARS
+local function ttl_of(i)
+  local ends = redis.call('PEXPIRETIME', KEYS[i])
+  return ends < 0 and ends or math.max(0, ends - shifted)
+end
+local function open_window(i, units, period, ...)
+  return redis.call('SET', KEYS[i], units, 'PXAT', shifted + period, ...)
+end
+local function end_window_in(i, period) redis.call('PEXPIREAT', KEYS[i], shifted + period) end

@@ -36,12 +36,14 @@
 --           max; a stored state may have a larger width
 --
 -- Expects  stored: the value under the key
--- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }. That of a
+-- Sets     stored: the state under the subject's key, or false. A key of another type is an error
+--          slots: one for each limit of the policy, { kind, period, extra, cells … }. That of a
 --          log has its newest entries as `tail`
 --          foreign: states of other policies of the subject that still count. None of them may be
 --          dropped, so decide.lua rejects a charge if there are more than 16
 --          clock: the time by which keys expire
 --          now: the time of the decision, never before the last change
+local stored = found or redis.call('GET', KEYS[1])
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 -- The formats of integers of 1 to 7 bytes. They are listed here, because the server takes long to

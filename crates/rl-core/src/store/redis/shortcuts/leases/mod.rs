@@ -40,7 +40,7 @@ use table::{LeaseTable, RefillGuard};
 use tokio::runtime::Handle;
 
 use super::denial_cache::{DenialCache, Lookup, RequestStamp};
-use super::monotonic::{MonotonicClock, safe_deadline};
+use super::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
@@ -211,7 +211,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Decides the only part of a request without asking the server: with leased units, or by a
     /// cached denial.
-    pub(crate) fn shortcut(
+    pub(crate) fn try_shortcuts(
         &self,
         check: PlainCheck<'_>,
         reservations: Reservations,
@@ -299,11 +299,11 @@ impl<S: Layer> Leases<DenialCache<S>> {
                 Ok(AfterRefill::Denied(_) | AfterRefill::Undecided) | Err(_) => {}
             }
         }
-        self.decide_rest(request, taken).await
+        self.forward_rest(request, taken).await
     }
 
     /// Decides the parts for which no units were taken in the layer below.
-    fn decide_rest(&self, request: Arc<Request>, taken: Taken<S>) -> StoreFuture<GroupDecisions> {
+    fn forward_rest(&self, request: Arc<Request>, taken: Taken<S>) -> StoreFuture<GroupDecisions> {
         let inner = &self.shared.inner;
         if taken.iter().all(Option::is_none) {
             return inner.decide(request);
@@ -518,7 +518,7 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         if needs_refill {
             MaybeReady::later(self.clone().decide_after_refills(request, taken))
         } else {
-            self.decide_rest(request, taken)
+            self.forward_rest(request, taken)
         }
     }
 

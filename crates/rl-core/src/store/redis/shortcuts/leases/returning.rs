@@ -15,7 +15,7 @@ use crate::model::StoreError;
 use crate::policy::LimitSet;
 use crate::store::redis::give_back::GiveBack;
 use crate::store::redis::layer::{Amendment, Layer, runtime_has_ended};
-use crate::store::redis::shortcuts::monotonic::MonotonicClock;
+use crate::store::redis::shortcuts::MonotonicClock;
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
