@@ -36,7 +36,7 @@ fn limiter() -> Result<RateLimiter, Box<dyn Error>> {
     for number in 0..100 {
         for request in 0..20 {
             let subject = Subject::consumer(&format!("consumer-{request}"));
-            drop(limiter.check_rule(&format!("rule-{number}"), &subject, 1));
+            drop(limiter.rule(&format!("rule-{number}")).of(&subject).check());
         }
     }
     Ok(limiter)

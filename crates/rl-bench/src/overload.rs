@@ -141,7 +141,7 @@ async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     server.monitor().await?.ask("CLIENT PAUSE 60000 ALL").await?;
     let waiting = limiter.clone();
     let waiting = tokio::spawn(async move { waiting.check(&Subject::global(), 1).await });
-    while limiter.in_flight() == 0 {
+    while limiter.stats().in_flight == 0 {
         sleep(DENIED_PAUSE).await;
     }
     let with = cost(|subject| match limiter.check(subject, 1) {

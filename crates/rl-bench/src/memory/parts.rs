@@ -52,12 +52,12 @@ impl Limiter for Parts {
         };
         let of_key = part(&keys.subjects[key as usize], (&self.key.0, &self.key.1));
         let decided = if self.is_key_only {
-            self.limiter.check_parts(&[of_key])
+            self.limiter.request(&[of_key]).check()
         } else {
             let of_address =
                 part(&self.addresses[key as usize], (&self.address.0, &self.address.1));
             let of_fleet = part(&self.all, (&self.fleet.0, &self.fleet.1));
-            self.limiter.check_parts(&[of_key, of_address, of_fleet])
+            self.limiter.request(&[of_key, of_address, of_fleet]).check()
         };
         match &decided {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),

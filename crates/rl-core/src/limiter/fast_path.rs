@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::counters::Counters;
+use super::operation::Operation;
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -12,7 +13,7 @@ use crate::model::{Cost, Mode};
 use crate::observe;
 use crate::policy::Policy;
 use crate::stats::PartCounts;
-use crate::store::{DecideRequest, FastPath, FastPathLimiter};
+use crate::store::{DecideRequest, FastPath, FastPathLimiter, Part};
 use crate::time::Timestamp;
 
 impl Pipeline {
@@ -22,10 +23,20 @@ impl Pipeline {
         self.may_be_fast() && needs_only_store(policy, mode, cost)
     }
 
+    /// Returns whether the store can decide a request of these parts without the other steps.
+    pub(super) fn are_fast(&self, parts: &[Part<'_>], operation: &Operation) -> bool {
+        let is_fast = |part: &Part<'_>| {
+            !part.is_shadow() && needs_only_store(part.policy, operation.mode, part.cost)
+        };
+        // The fast path has the deadline of the limiter.
+        let is_whole = operation.deadline == self.stores.deadline && !parts.is_empty();
+        self.may_be_fast() && is_whole && parts.iter().all(is_fast)
+    }
+
     /// Returns whether the store can decide requests that [need only the store](needs_only_store)
     /// without the other steps.
     #[inline(always)]
-    pub(super) fn may_be_fast(&self) -> bool {
+    fn may_be_fast(&self) -> bool {
         self.has_fast_path && !observe::may_decisions_be_logged()
     }
 
@@ -74,7 +85,7 @@ impl Pipeline {
 /// Returns whether the policy alone denies nothing, and the store needs no other policy in its
 /// place.
 #[inline(always)]
-pub(super) fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
+fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
     // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
     // concurrency limit, the store must not get the whole policy.
     let is_whole = mode != Mode::Charge || !policy.has_permits();
