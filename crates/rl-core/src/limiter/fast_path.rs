@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::counters::Counters;
-use super::operation::Operation;
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -24,13 +23,11 @@ impl Pipeline {
     }
 
     /// Returns whether the store can decide a request of these parts without the other steps.
-    pub(super) fn are_fast(&self, parts: &[Part<'_>], operation: &Operation) -> bool {
-        let is_fast = |part: &Part<'_>| {
-            !part.is_shadow() && needs_only_store(part.policy, operation.mode, part.cost)
-        };
-        // The fast path has the deadline of the limiter.
-        let is_whole = operation.deadline == self.stores.deadline && !parts.is_empty();
-        self.may_be_fast() && is_whole && parts.iter().all(is_fast)
+    #[inline]
+    pub(super) fn are_fast(&self, parts: &[Part<'_>], mode: Mode) -> bool {
+        let is_fast =
+            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
+        self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_fast)
     }
 
     /// Returns whether the store can decide requests that [need only the store](needs_only_store)

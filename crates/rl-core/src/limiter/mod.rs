@@ -382,7 +382,10 @@ impl RateLimiter {
             if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
                 return QueuedRequest::of_rules(pipeline, parts, default, operation).check();
             }
-            pipeline.decide_parts(&parts.parts(), operation)
+            if deadline == pipeline.stores.deadline {
+                return pipeline.decide_parts(&parts.parts(), Mode::Check, reserves);
+            }
+            pipeline.decide_parts_by_steps(&parts.parts(), operation)
         })
     }
 

@@ -147,16 +147,18 @@ impl Pipeline {
     pub(super) fn decide_parts(
         self: &Arc<Self>,
         parts: &[Part<'_>],
-        operation: Operation,
+        mode: Mode,
+        reserves: bool,
     ) -> MaybeReady<Decision> {
-        if !self.are_fast(parts, &operation) {
+        if !self.are_fast(parts, mode) {
+            let operation = Operation { reserves, ..self.operation(mode) };
             return self.decide_parts_by_steps(parts, operation);
         }
         let counts = match parts {
-            [part] => self.tally.counts_of_part(part, operation.mode),
+            [part] => self.tally.counts_of_part(part, mode),
             _ => None,
         };
-        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
+        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
         self.decide_fast(&request, counts)
     }
 

@@ -121,6 +121,7 @@ enum Subjects<'a> {
 }
 
 impl<'a> From<&'a Subject> for RequestSubjects<'a> {
+    #[inline]
     fn from(subject: &'a Subject) -> Self {
         Self(Subjects::Subject(subject))
     }
@@ -139,6 +140,7 @@ impl<'a, T: AsRef<[Part<'a>]> + ?Sized> From<&'a T> for RequestSubjects<'a> {
 }
 
 impl<'a> LimiterRequest<'a> {
+    #[inline]
     pub(super) fn new(pipeline: &'a Arc<Pipeline>, subjects: RequestSubjects<'a>) -> Self {
         Self { pipeline, subjects, cost: None, policy: None, reserves: false }
     }
@@ -217,8 +219,9 @@ impl<'a> LimiterRequest<'a> {
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the units may or may not have been charged.
+    #[inline]
     pub fn check(self) -> MaybeReady<Decision> {
-        self.decide(Mode::Check, None)
+        self.decide(Mode::Check)
     }
 
     /// Charges the largest number `n` of units that all limits grant, and at most the cost. Denies
@@ -237,12 +240,12 @@ impl<'a> LimiterRequest<'a> {
     /// # Ok(()) }
     /// ```
     pub fn check_up_to(self) -> MaybeReady<Decision> {
-        self.decide(Mode::CheckUpTo, None)
+        self.decide(Mode::CheckUpTo)
     }
 
     /// Decides whether the cost would be granted now. Charges nothing.
     pub fn peek(self) -> MaybeReady<Decision> {
-        self.decide(Mode::Peek, None)
+        self.decide(Mode::Peek)
     }
 
     /// Charges units that were already used, even beyond the limits.
@@ -262,7 +265,7 @@ impl<'a> LimiterRequest<'a> {
     /// # Ok(()) }
     /// ```
     pub fn charge(self) -> MaybeReady<Decision> {
-        self.decide(Mode::Charge, None)
+        self.decide(Mode::Charge)
     }
 
     /// Decides like [`check`](Self::check), and returns a permit. The permit holds the units of
@@ -436,24 +439,40 @@ impl<'a> LimiterRequest<'a> {
         })
     }
 
+    /// Decides the request. Inlined, so that a caller without other settings calls the pipeline
+    /// directly.
+    #[inline]
+    fn decide(self, mode: Mode) -> MaybeReady<Decision> {
+        match (self.subjects.0, self.policy, self.cost) {
+            (Subjects::Parts(parts), None, None) => {
+                self.pipeline.decide_parts(parts, mode, self.reserves)
+            }
+            (Subjects::Subject(subject), None, _) => {
+                self.pipeline.decide(subject, mode, self.cost_of_one(), self.reserves)
+            }
+            _ => self.decide_or_wait(mode, None),
+        }
+    }
+
     /// Decides the request. If the limits deny it, it waits within the bounds of `wait`.
-    fn decide(self, mode: Mode, wait: Option<Wait>) -> MaybeReady<Decision> {
+    #[inline(never)]
+    fn decide_or_wait(self, mode: Mode, wait: Option<Wait>) -> MaybeReady<Decision> {
         let (pipeline, cost) = (self.pipeline, self.cost_of_one());
-        let operation = || Operation { reserves: self.reserves, ..pipeline.operation(mode) };
+        let operation = Operation { reserves: self.reserves, ..pipeline.operation(mode) };
         match (self.subjects.0, self.policy, wait) {
             (Subjects::Subject(subject), None, None) => {
                 pipeline.decide(subject, mode, cost, self.reserves)
             }
             (Subjects::Subject(subject), None, Some(wait)) => {
-                QueuedRequest::of_subject(pipeline, (subject, cost), wait, operation()).check()
+                QueuedRequest::of_subject(pipeline, (subject, cost), wait, operation).check()
             }
             (Subjects::Subject(subject), Some(policy), _) => {
-                decide_parts(pipeline, &[Part::new(subject, policy, cost)], operation(), wait)
+                decide_parts(pipeline, &[Part::new(subject, policy, cost)], operation, wait)
             }
             (Subjects::Parts(parts), ..) => {
-                decide_parts(pipeline, &self.with_settings(parts), operation(), wait)
+                decide_parts(pipeline, &self.with_settings(parts), operation, wait)
             }
-            (Subjects::Rule(of), ..) => self.decide_under_rule(of, operation(), wait),
+            (Subjects::Rule(of), ..) => self.decide_under_rule(of, operation, wait),
         }
     }
 
@@ -568,6 +587,7 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Returns the cost of a request of one subject.
+    #[inline]
     fn cost_of_one(&self) -> Cost {
         self.cost.unwrap_or(Cost::ONE)
     }
@@ -607,7 +627,7 @@ impl WaitingRequest<'_> {
     ///
     /// The future panics if it has to wait outside a tokio runtime with a timer.
     pub fn check(self) -> MaybeReady<Decision> {
-        self.request.decide(Mode::Check, Some(self.wait))
+        self.request.decide_or_wait(Mode::Check, Some(self.wait))
     }
 
     /// Decides like [`check`](Self::check), and returns a permit, as [`LimiterRequest::acquire`] does.
@@ -621,7 +641,7 @@ impl WaitingRequest<'_> {
     /// As [`check`](Self::check).
     pub fn acquire(self) -> MaybeReady<Permit> {
         let request = self.request.reserving(true);
-        request.permit_once_decided(request.decide(Mode::Check, Some(self.wait)))
+        request.permit_once_decided(request.decide_or_wait(Mode::Check, Some(self.wait)))
     }
 }
 
@@ -633,7 +653,10 @@ fn decide_parts(
     wait: Option<Wait>,
 ) -> MaybeReady<Decision> {
     match wait {
-        None => pipeline.decide_parts(parts, operation),
+        None if operation.deadline == pipeline.stores.deadline => {
+            pipeline.decide_parts(parts, operation.mode, operation.reserves)
+        }
+        None => pipeline.decide_parts_by_steps(parts, operation),
         Some(wait) => QueuedRequest::of_parts(pipeline, parts, wait, operation).check(),
     }
 }
