@@ -242,7 +242,8 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
                     denied.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
                     // Every seventh call refunds its granted units.
                     if call % 7 == 0 && decision.is_allowed() {
-                        let MaybeReady::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
+                        let MaybeReady::Ready(Some(Ok(()))) =
+                            limiter.request(subject).refund(&decision, &[1])
                         else {
                             panic!("a refund in memory is done at once")
                         };

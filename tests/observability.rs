@@ -84,7 +84,7 @@ impl Service {
         for limiter in &self.limiters[..2] {
             limiter.check(&consumer, 1).await;
         }
-        self.limiters[2].check_rule("keys", &consumer, 1).await;
+        self.limiters[2].rule("keys").of(&consumer).check().await;
         self.limiters[3].check(&Subject::consumer(&format!("consumer-{number}")), 1).await;
         let permits = [(); 3].map(|()| self.limiters[4].acquire(&consumer, 1));
         for permit in permits {

@@ -130,7 +130,7 @@ async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
 
 /// Returns the max and the used units of each limit.
 async fn status(limiter: &RateLimiter, rule: &str, subject: &Subject) -> Vec<(u64, u64)> {
-    let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
+    let usage = limiter.rule(rule).of(subject).usage().await.unwrap();
     usage.limits().map(|limit| (limit.max(), limit.used())).collect()
 }
 

@@ -48,7 +48,7 @@ fn request() -> HealthCheckRequest {
 
 /// Returns the used units of the first limit under a rule.
 async fn used(limiter: &RateLimiter, rule: &str, subject: &Subject) -> u64 {
-    let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
+    let usage = limiter.rule(rule).of(subject).usage().await.unwrap();
     usage.limits().next().unwrap().used()
 }
 

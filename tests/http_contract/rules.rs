@@ -39,7 +39,7 @@ fn under(rules: Vec<Rule>) -> HttpLimiter {
 
 /// Returns the used units of the first limit of a subject under a rule.
 async fn used(limiter: &RateLimiter, rule: &str, subject: &Subject) -> u64 {
-    let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
+    let usage = limiter.rule(rule).of(subject).usage().await.unwrap();
     usage.limits().next().unwrap().used()
 }
 
@@ -460,9 +460,9 @@ pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
     assert_eq!(denied.standing(), "429 2-0-3600, retry 3600");
     assert!(denied.body.contains(r#""limit":"r74802/hour""#), "{}", denied.body);
     assert_eq!(used(&limiter, "consumers", &Subject::consumer("alice")).await, 2);
-    let reset = limiter.reset_rule("consumers", &Subject::consumer("alice")).await;
+    let reset = limiter.rule("consumers").of(&Subject::consumer("alice")).reset().await;
     assert!(reset.is_ok());
-    let checked = limiter.check_rule("consumers", &Subject::consumer("alice"), 2).await;
+    let checked = limiter.rule("consumers").of(&Subject::consumer("alice")).cost(2).check().await;
     assert!(checked.is_allowed());
 
     // Bob may have one request in progress, and his limits come from a look-up. His permit is free

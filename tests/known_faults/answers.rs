@@ -72,7 +72,7 @@ async fn each_rule_in_shadow_is_reported_once_in_each_window() {
     for _ in 0..2 {
         for name in ["login", "export"] {
             for _ in 0..3 {
-                limiter.check_rule(name, &Subject::global(), 1).await;
+                limiter.rule(name).of(&Subject::global()).check().await;
             }
         }
         clock.advance(Duration::from_secs(3_600));
@@ -104,7 +104,7 @@ async fn an_event_names_a_rule_of_another_limiter_by_its_whole_namespace() {
     let (subject, policy) = (Subject::global(), Policy::new([Limit::per_hour(9)]).unwrap());
     let part = Part::new(&subject, &policy, Cost::ONE);
     for part in [part, part.with_namespace(&own), part.with_namespace(&other)] {
-        limiter.check_parts(&[part]).await;
+        limiter.request(&[part]).check().await;
     }
     let seen = seen.0.lock().unwrap();
     let rules: Vec<&str> = seen.iter().map(|(rule, _)| rule.as_str()).collect();
@@ -117,17 +117,17 @@ async fn a_decision_finds_parts_by_rule_and_says_which_limits_were_read() {
     let tokens = Rule::named("tokens").per(Identified).limit(Limit::per_minute(100));
     let limiter = RateLimiter::builder().rules(Rules::new().rule(tokens)).build().unwrap();
     let alice = Subject::user("alice");
-    let decision = limiter.check_rule("tokens", &alice, 3).await;
+    let decision = limiter.rule("tokens").of(&alice).cost(3).check().await;
     let [minute] = &decision.rule("tokens").unwrap().limits().collect::<Vec<_>>()[..] else {
         panic!("one limit")
     };
     assert_eq!((minute.used(), minute.is_known()), (3, true));
     assert_eq!(decision.parts().map(|part| part.rule()).collect::<Vec<_>>(), [Some("tokens")]);
     assert!(decision.rule("token").is_none());
-    let usage = limiter.usage_of_rule("tokens", &alice).await.unwrap();
+    let usage = limiter.rule("tokens").of(&alice).usage().await.unwrap();
     assert_eq!(usage.rule("tokens").unwrap().rule(), Some("tokens"));
 
-    let too_large = limiter.check_rule("tokens", &alice, 101).await;
+    let too_large = limiter.rule("tokens").of(&alice).cost(101).check().await;
     assert_eq!(too_large.origin(), Origin::Policy);
     assert!(!too_large.rule("tokens").unwrap().limits().any(|limit| limit.is_known()));
 }
@@ -168,8 +168,8 @@ async fn a_share_that_has_to_be_raised_is_logged_with_its_rule_and_limit() {
     }
 
     let decisions = [
-        limiter.check_rule("export", &Subject::global(), 20).await,
-        limiter.check_rule("export", &Subject::global(), 20).await,
+        limiter.rule("export").of(&Subject::global()).cost(20).check().await,
+        limiter.rule("export").of(&Subject::global()).cost(20).check().await,
     ];
     assert_eq!(decisions.each_ref().map(|decision| decision.is_allowed()), [true, false]);
     for decision in decisions {

@@ -53,10 +53,12 @@ async fn assert_all_are_closed_out(limiter: &RateLimiter) -> Vec<Origin> {
             assert_closed(&limiter.peek(&subject, cost).await);
             assert_closed(limiter.acquire(&subject, cost).await.decision());
             let (at_most, queue) = (Duration::from_secs(60), 10);
-            assert_closed(&limiter.check_waiting(&subject, cost, at_most, queue).await);
-            assert_closed(&limiter.check_with_policy(&policy_of(&subject), &subject, cost).await);
+            assert_closed(&limiter.request(&subject).cost(cost).wait(at_most, queue).check().await);
+            assert_closed(
+                &limiter.request(&subject).policy(&policy_of(&subject)).cost(cost).check().await,
+            );
             if id != "costly" {
-                assert_closed(&limiter.check_up_to(&subject, cost).await);
+                assert_closed(&limiter.request(&subject).cost(cost).check_up_to().await);
             }
         }
         let other = limiter.check(&Subject::user(&format!("other-{round}")), 1).await;

@@ -127,6 +127,6 @@ async fn t17_the_reported_remaining_units_are_those_that_are_granted() {
     assert_eq!(site.get("/").fetch().await.status, 429);
 
     // After a use beyond the limit, the remaining units are 0, neither negative nor a huge number.
-    limiter.charge(&caller(), 50).await;
+    limiter.request(&caller()).cost(50).charge().await;
     assert_eq!(site.get("/").fetch().await.standing(), "429 13-0-60, retry 60");
 }

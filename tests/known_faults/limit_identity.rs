@@ -59,21 +59,21 @@ async fn requests_and_tokens_over_one_minute_are_limited_apart() {
         let limiter = limiter(store);
         let many = Subject::user("many-requests");
         for count in 1..=3 {
-            let decision = limiter.check_with_policy(&metered, &many, 30).await;
+            let decision = limiter.request(&many).policy(&metered).cost(30).check().await;
             assert_eq!((decision.is_allowed(), used(&decision)), (true, vec![count, 30 * count]));
         }
         for cost in [1, 10, 11] {
-            let denied = limiter.check_with_policy(&metered, &many, cost).await;
+            let denied = limiter.request(&many).policy(&metered).cost(cost).check().await;
             let both =
                 if cost == 11 { vec!["hour:requests", "hour"] } else { vec!["hour:requests"] };
             assert_eq!((over(&denied), used(&denied)), (both, vec![3, 90]));
         }
 
         let large = Subject::user("large-requests");
-        assert!(limiter.check_with_policy(&metered, &large, 99).await.is_allowed());
-        let denied = limiter.check_with_policy(&metered, &large, 2).await;
+        assert!(limiter.request(&large).policy(&metered).cost(99).check().await.is_allowed());
+        let denied = limiter.request(&large).policy(&metered).cost(2).check().await;
         assert_eq!((over(&denied), used(&denied)), (vec!["hour"], vec![1, 99]));
-        let last = limiter.check_with_policy(&metered, &large, 1).await;
+        let last = limiter.request(&large).policy(&metered).check().await;
         assert_eq!((last.is_allowed(), used(&last)), (true, vec![2, 100]));
     }
 }
@@ -101,11 +101,11 @@ async fn requests_and_tokens_count_apart_under_every_algorithm() {
                 (policy(&[&requests, &units]), policy(&[&requests]), policy(&[&units]));
             for under in [&both, &requests, &units, &both] {
                 assert!(
-                    limiter.check_with_policy(under, &subject, 7).await.is_allowed(),
+                    limiter.request(&subject).policy(under).cost(7).check().await.is_allowed(),
                     "{under}"
                 );
             }
-            let peek = limiter.check_with_policy(&both, &subject, 0).await;
+            let peek = limiter.request(&subject).policy(&both).cost(0).check().await;
             assert_eq!(used(&peek), [3, 21], "{both}");
         }
     }
@@ -120,15 +120,15 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     for store in stores {
         let (limiter, client) = (limiter(store), Subject::user("client"));
         let daily = policy(&["1/day"]);
-        assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
+        assert!(limiter.request(&client).policy(&daily).check().await.is_allowed());
         let others = (1..=20).map(|n| {
             let period = Period::from_millis(2 * Period::DAY.as_millis() - n * 3_600_000).unwrap();
             Policy::new([Limit::new(9, period).unwrap()]).unwrap()
         });
         let mut origins = Vec::new();
         for other in others {
-            origins.push(limiter.check_with_policy(&other, &client, 1).await.origin());
-            let denied = limiter.check_with_policy(&daily, &client, 1).await;
+            origins.push(limiter.request(&client).policy(&other).check().await.origin());
+            let denied = limiter.request(&client).policy(&daily).check().await;
             assert_eq!((denied.is_allowed(), used(&denied)), (false, vec![1]));
         }
         let refused = Origin::FailedClosed(FailureKind::Unsupported);
@@ -140,13 +140,13 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
         // After a day, the states whose windows have ended are dropped, so other policies are
         // accepted again.
         clock.advance(Duration::from_secs(86_400));
-        assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
+        assert!(limiter.request(&client).policy(&daily).check().await.is_allowed());
         clock.advance(Duration::from_secs(86_400));
         let wide: Vec<_> = (1..=16).map(|n| format!("9/{n}hours:clock")).collect();
         let wide = policy(&wide.iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(limiter.check_with_policy(&wide, &client, 1).await.is_allowed());
-        assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
-        assert!(!limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
+        assert!(limiter.request(&client).policy(&wide).check().await.is_allowed());
+        assert!(limiter.request(&client).policy(&daily).check().await.is_allowed());
+        assert!(!limiter.request(&client).policy(&daily).check().await.is_allowed());
     }
 }
 
@@ -163,14 +163,14 @@ async fn neither_a_refused_request_nor_a_refund_forgets_one_of_32_states() {
             policy(&limits.iter().map(String::as_str).collect::<Vec<_>>())
         };
         let (first, second, third) = (of(""), of(":clock"), of(":gcra"));
-        assert!(limiter.check_with_policy(&first, &client, 2).await.is_allowed());
-        let charged = limiter.check_with_policy(&second, &client, 3).await;
+        assert!(limiter.request(&client).policy(&first).cost(2).check().await.is_allowed());
+        let charged = limiter.request(&client).policy(&second).cost(3).check().await;
         assert!(charged.is_allowed());
-        let refused = limiter.check_with_policy(&third, &client, 1).await;
+        let refused = limiter.request(&client).policy(&third).check().await;
         assert_eq!(refused.origin(), Origin::FailedClosed(FailureKind::Unsupported));
-        limiter.refund(&client, &charged, 1).await.unwrap();
+        limiter.request(&client).refund(&charged, &[1]).await.unwrap();
         for (under, units) in [(&first, 2), (&second, 2), (&third, 0)] {
-            let peek = limiter.check_with_policy(under, &client, 0).await;
+            let peek = limiter.request(&client).policy(under).cost(0).check().await;
             assert_eq!(used(&peek), [units; 16]);
         }
     }

@@ -186,7 +186,7 @@ async fn a_flood_beyond_capacity_does_not_fail_open_and_costs_no_decisions() {
         let outcome = flood(&limiter, clients, Duration::from_secs(3)).await;
         assert_eq!((outcome.open, outcome.other, outcome.passed_denied), (0, 0, 0), "{outcome:?}");
         assert_eq!(outcome.overloaded == 0, clients == 100, "{outcome:?}");
-        assert_eq!(limiter.in_flight(), 0);
+        assert_eq!(limiter.stats().in_flight, 0);
         decided.push(outcome.decided);
     }
     // The store can make 12 000 decisions in three seconds. A hundred clients use all of this
@@ -266,7 +266,7 @@ async fn on_overload_decides_requests_during_an_overload() {
         let limiter = limiter.fallback(MemoryStore::new(), Share::with_instances(1));
         let limiter = limiter.on_overload(on_overload).build().unwrap();
         let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
-        while limiter.in_flight() == 0 {
+        while limiter.stats().in_flight == 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(limiter.check(&Subject::user("alice"), 1).await.origin(), expected);
@@ -351,7 +351,7 @@ async fn a_cached_denial_holds_during_an_overload_until_its_wait_ends() {
     // one.
     server.signal("STOP");
     let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
-    while limiter.in_flight() == 0 {
+    while limiter.stats().in_flight == 0 {
         tokio::task::yield_now().await;
     }
     clock.advance(Duration::from_secs(3_000));

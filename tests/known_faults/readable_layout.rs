@@ -36,7 +36,7 @@ async fn a_counter_that_outlives_its_period_is_healed() {
 
 /// Fault: one damaged counter made the usage of all limits unknown.
 #[tokio::test]
-async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
+async fn usage_of_one_limit_is_reported_beside_a_damaged_counter() {
     let server = RedisServer::start();
     let limits = ["9/minute", "9/hour", "9/day", "9/day:requests"];
     let (limiter, client) = (limiter(&server, &limits).await, Subject::consumer("acme"));
@@ -47,21 +47,20 @@ async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     operator.query::<u64>("RPUSH acme_PER_HOUR x").await;
     operator.query::<()>("SET acme_PER_DAY garbage EX 100").await;
 
-    let error = limiter.usage_with_policy(&policy, &client).await.unwrap_err();
+    let error = limiter.request(&client).policy(&policy).usage().await.unwrap_err();
     assert_eq!(error.kind(), FailureKind::Corrupt);
-    let usage = limiter.usage_of_each(&policy, &client).await;
-    let usage: Vec<_> = usage
-        .iter()
-        .map(|one| match one {
-            Ok(decision) => Ok(decision.limits().next().unwrap().used()),
-            Err(error) => Err(error.kind()),
-        })
-        .collect();
+    let mut usage = Vec::new();
+    for limit in limits {
+        let alone = Policy::new([limit.parse().unwrap()]).unwrap();
+        let used = limiter.request(&client).policy(&alone).usage().await;
+        let used = used.map(|used| used.limits().next().unwrap().used());
+        usage.push(used.map_err(|error| error.kind()));
+    }
     assert_eq!(usage, [Ok(3), Err(FailureKind::Corrupt), Err(FailureKind::Corrupt), Ok(1)]);
 
-    limiter.reset_with_policy(&policy, &client, Some("hour")).await.unwrap();
-    limiter.reset_with_policy(&policy, &client, None).await.unwrap();
-    let healed = limiter.usage_with_policy(&policy, &client).await.unwrap();
+    limiter.request(&client).policy(&policy).reset_limit("hour").await.unwrap();
+    limiter.request(&client).policy(&policy).reset().await.unwrap();
+    let healed = limiter.request(&client).policy(&policy).usage().await.unwrap();
     assert!(healed.limits().all(|limit| limit.used() == 0));
     assert_eq!(server.query::<u64>("DBSIZE").await, 0);
 }

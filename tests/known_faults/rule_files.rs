@@ -25,7 +25,7 @@ fn replace(path: &Path, content: &str) {
 }
 
 async fn max(limiter: &RateLimiter) -> u64 {
-    let usage = limiter.usage_of_rule("a", &Subject::global()).await.unwrap();
+    let usage = limiter.rule("a").of(&Subject::global()).usage().await.unwrap();
     usage.limits().next().unwrap().max()
 }
 

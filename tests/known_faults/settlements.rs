@@ -55,7 +55,7 @@ impl InFlight {
         let settled = vec![
             places.acquire(&alice, 1).await,
             units.acquire(&alice, 900).await,
-            units.acquire_parts(&parts).await,
+            units.request(&parts).acquire().await,
             reserved.acquire(&alice, 900).await,
         ];
         for permit in &settled {

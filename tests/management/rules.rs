@@ -476,7 +476,7 @@ async fn a_reset_that_fails_under_one_rule_names_the_rules_of_both_kinds() {
         .rule(per_hour(Rule::named("last").per(consumer())));
     let limiter = RateLimiter::builder().rules(rules).build().unwrap();
     let abc = Subject::consumer("abc");
-    limiter.check_rule("last", &abc, 3).await;
+    limiter.rule("last").of(&abc).cost(3).check().await;
     let admin = Admin::builder(records, limiter.clone()).authorize(tokens()).build();
     let site = axum::serve(admin.router());
     let call = async |method: Method, path: &str| {
@@ -487,7 +487,7 @@ async fn a_reset_that_fails_under_one_rule_names_the_rules_of_both_kinds() {
     let expected = "rule broken: the limits of this subject cannot be looked up (unavailable); \
                     not reset under broken; reset under first, last";
     assert_eq!(message(&reset), expected);
-    let usage = limiter.usage_of_rule("last", &abc).await.unwrap();
+    let usage = limiter.rule("last").of(&abc).usage().await.unwrap();
     assert!(usage.limits().all(|limit| limit.used() == 0), "reset, as the response says");
     let usage = call(Method::GET, USAGE).await;
     let expected = "rule broken: the limits of this subject cannot be looked up (unavailable)";
@@ -636,7 +636,7 @@ async fn call_limits_show_the_use_of_other_algorithms() {
     let clients =
         Rule::named("clients").per(Identified).limit("60/hour:gcra:burst=60".parse().unwrap());
     let managed = Managed::with(Rules::new().rule(clients), None).await;
-    managed.limiter.check_rule("clients", &Subject::consumer("abc"), 5).await;
+    managed.limiter.rule("clients").of(&Subject::consumer("abc")).cost(5).check().await;
     let state = managed.get("/management/consumers/abc/consumer/call-limits").await;
     assert_eq!(state["rule"], "clients");
     assert_eq!(state["current_state"]["per_hour"]["calls_made"], 5, "{state}");

@@ -307,7 +307,7 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
     let limiter = limiter.deadline(PATIENCE).on_store_failure(OnFailure::Reject).build().unwrap();
     let abc = Subject::consumer("abc");
     for expected in [true, true, false] {
-        assert_eq!(limiter.check_rule("consumers", &abc, 1).await.is_allowed(), expected);
+        assert_eq!(limiter.rule("consumers").of(&abc).check().await.is_allowed(), expected);
     }
     let explained =
         async || parse(&server.call("GET", "/management/consumers/abc/explain", None).await);
@@ -328,7 +328,7 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
     let note = "It reads and resets only counters under consumers, and no other rules of services.";
     assert!(reset["note"].as_str().unwrap().ends_with(note), "{reset}");
     // The limiter remembers a denial for at most a second.
-    until(async || limiter.check_rule("consumers", &abc, 1).await.is_allowed()).await;
+    until(async || limiter.rule("consumers").of(&abc).check().await.is_allowed()).await;
 
     redis.stop();
     let usage = server.call("GET", "/management/subjects/consumer/abc/usage", None).await;

@@ -35,7 +35,8 @@ where
                 return Ok(None);
             }
             chunk.truncate(length);
-            let decision = limiter.check_waiting(&client, length as u64, AT_MOST, QUEUE).await;
+            let decision =
+                limiter.request(&client).cost(length as u64).wait(AT_MOST, QUEUE).check().await;
             if !decision.is_allowed() {
                 return Err(io::Error::other("too many downloads of one client"));
             }

@@ -51,7 +51,8 @@ impl Partner {
             }
             sleep_until(pause).await;
             let at_most = give_up.duration_since(Instant::now());
-            let decision = self.limiter.check_waiting(&Subject::global(), 1, at_most, QUEUE).await;
+            let decision =
+                self.limiter.request(&Subject::global()).wait(at_most, QUEUE).check().await;
             if !decision.is_allowed() {
                 return Err("the limiter did not allow the call in time".into());
             }

@@ -184,13 +184,13 @@ async fn an_application_that_a_resource_does_not_list_has_no_limit() {
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
         assert_eq!(policy.to_string(), "resource=1/second:token-bucket:capacity=3");
         assert!(source.resource("payments", "Shop").await.unwrap().is_none());
-        assert!(!limiter.check_with_policy(&policy, &bucket, 4).await.is_allowed());
-        assert!(limiter.check_with_policy(&policy, &bucket, 3).await.is_allowed());
+        assert!(!limiter.request(&bucket).policy(&policy).cost(4).check().await.is_allowed());
+        assert!(limiter.request(&bucket).policy(&policy).cost(3).check().await.is_allowed());
 
         let updated =
             records.resources().update(content(0), created.revision, "bob").await.unwrap();
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
-        assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
+        assert!(!limiter.request(&bucket).policy(&policy).check().await.is_allowed());
         records.resources().delete("payments", updated.revision, "bob").await.unwrap();
         assert!(source.resource("payments", "shop").await.unwrap().is_none());
     })
@@ -295,14 +295,14 @@ async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
         let consumer = Subject::consumer("abc");
         let mut allowed = Vec::new();
         for _ in 0..3 {
-            allowed.push(limiter.check_rule("consumers", &consumer, 1).await.is_allowed());
+            allowed.push(limiter.rule("consumers").of(&consumer).check().await.is_allowed());
         }
         assert_eq!(allowed, [true, true, false]);
-        let usage = limiter.usage_of_rule("consumers", &consumer).await.unwrap();
+        let usage = limiter.rule("consumers").of(&consumer).usage().await.unwrap();
         let hour = usage.limits().find(|limit| limit.name() == "hour").unwrap();
         assert_eq!((hour.used(), hour.max()), (2, 2));
         // A consumer without records has the default limits of the source. Here there are none.
-        let other = limiter.check_rule("consumers", &Subject::consumer("other"), 1).await;
+        let other = limiter.rule("consumers").of(&Subject::consumer("other")).check().await;
         assert!(other.is_allowed());
     }
 }

@@ -187,7 +187,7 @@ async fn try_used(run: &Run) -> Result<[Vec<u64>; 3], StoreError> {
         let fleet = (count == 0).then(Subject::global);
         for subject in subjects.chain(fleet) {
             let part = Part::new(&subject, &policy, Cost::ZERO).with_namespace(&namespace);
-            let usage = limiter.usage_of_part(part).await?;
+            let usage = limiter.request(&part).usage().await?;
             used[rule].extend(usage.limits().next().map(|limit| limit.used()));
         }
     }

@@ -237,10 +237,10 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     // Cached denials decide no peek, no check with another cost, and no `check_up_to`.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
     assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
-    let some = limiter.check_up_to(&subject, 1).await;
+    let some = limiter.request(&subject).check_up_to().await;
     assert_eq!((some.granted(), some.origin()), (0, Origin::Store));
 
-    limiter.refund(&subject, &granted, 1).await.unwrap();
+    limiter.request(&subject).refund(&granted, &[1]).await.unwrap();
     assert!(
         limiter.check(&subject, 1).await.is_allowed(),
         "a refund invalidates the cached denial"

@@ -89,7 +89,7 @@ impl OutageLog {
             }
             Dependency::Counters => {
                 let subject = Subject::global();
-                self.limiter.usage_with_policy(all_periods(), &subject).await.is_ok()
+                self.limiter.request(&subject).policy(all_periods()).usage().await.is_ok()
             }
         }
     }

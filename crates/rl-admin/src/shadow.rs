@@ -12,11 +12,13 @@ pub(crate) enum Shadow {
 
 impl Shadow {
     pub(crate) fn of(limiter: &RateLimiter) -> Self {
-        let in_shadow = limiter.rule_names_in_shadow();
-        match limiter.rule_names() {
+        let rules = limiter.rule_names().unwrap_or_default();
+        let in_shadow = rules.iter().filter(|rule| limiter.rule(rule).is_shadow());
+        let in_shadow: Vec<_> = in_shadow.cloned().collect();
+        match in_shadow.len() {
             _ if limiter.is_shadow() => Self::All,
-            _ if in_shadow.is_empty() => Self::None,
-            Some(rules) if rules.len() == in_shadow.len() => Self::All,
+            0 => Self::None,
+            count if count == rules.len() => Self::All,
             _ => Self::Rules(in_shadow),
         }
     }

@@ -5,7 +5,8 @@
 use rl_core::key::CountedAs;
 use rl_core::rules::CountingRule;
 use rl_core::{
-    Cost, Decision, FailureKind, Part, Policy, RateLimiter, Realm, ResetError, StoreError, Subject,
+    Decision, FailureKind, LimiterRequest, Policy, RateLimiter, Realm, ResetError, StoreError,
+    Subject,
 };
 
 use crate::access::Actor;
@@ -120,14 +121,7 @@ impl<'a> SubjectRules<'a> {
     }
 
     async fn read_usage(&self, rule: Option<&str>) -> Result<Decision, StoreError> {
-        let limiter = &self.context.limiter;
-        match (rule, &self.tier) {
-            (None, _) => limiter.usage(&self.subject).await,
-            (Some(rule), None) => limiter.usage_of_rule(rule, &self.subject).await,
-            (Some(rule), Some(tier)) => {
-                limiter.usage_of_rule_in_tier(rule, tier, &self.subject).await
-            }
-        }
+        request(&self.context.limiter, &self.subject, rule, self.tier.as_deref()).usage().await
     }
 
     /// Reads the status of each limit of `policy` in the counters of a rule.
@@ -136,13 +130,7 @@ impl<'a> SubjectRules<'a> {
         rule: Option<&str>,
         policy: &Policy,
     ) -> Result<Decision, StoreError> {
-        let limiter = &self.context.limiter;
-        let Some(rule) = rule else {
-            return limiter.usage_with_policy(policy, &self.subject).await;
-        };
-        let namespace = limiter.namespace().rule(rule).expect("the name of a rule is valid");
-        let part = Part::new(&self.subject, policy, Cost::ZERO).with_namespace(&namespace);
-        limiter.usage_of_part(part).await
+        request(&self.context.limiter, &self.subject, rule, None).policy(policy).usage().await
     }
 
     /// Finds out whether the store has failed, or the source of the limits.
@@ -246,24 +234,13 @@ impl<'a> SubjectRules<'a> {
 
     /// Resets limits of the subject's own policy under a rule.
     async fn reset_own(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
-        let (limiter, subject) = (&self.context.limiter, &self.subject);
-        match (rule, limit) {
-            (None, None) => Ok(limiter.reset(subject).await?),
-            (None, Some(limit)) => limiter.reset_limit(subject, limit).await,
-            (Some(rule), None) => limiter.reset_rule(rule, subject).await,
-            (Some(rule), Some(limit)) => limiter.reset_limit_of_rule(rule, subject, limit).await,
-        }
+        reset(request(&self.context.limiter, &self.subject, rule, None), limit).await
     }
 
     /// Resets counters of the six periods under a rule.
     async fn reset_with(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
-        let limiter = &self.context.limiter;
-        let Some(rule) = rule else {
-            return limiter.reset_with_policy(all_periods(), &self.subject, limit).await;
-        };
-        let namespace = limiter.namespace().rule(rule).expect("the name of a rule is valid");
-        let part = Part::new(&self.subject, all_periods(), Cost::ZERO).with_namespace(&namespace);
-        limiter.reset_part(part, limit).await
+        let request = request(&self.context.limiter, &self.subject, rule, None);
+        reset(request.policy(all_periods()), limit).await
     }
 
     async fn done(
@@ -304,6 +281,28 @@ impl<'a> SubjectRules<'a> {
         };
         let sentences = joined([Some(reason), self.context.note_on_services()]);
         ApiError::nothing_reset(&sentences.unwrap_or_default())
+    }
+}
+
+/// Returns a request of `subject`, under a rule if there is a name.
+pub(crate) fn request<'a>(
+    limiter: &'a RateLimiter,
+    subject: &'a Subject,
+    rule: Option<&'a str>,
+    tier: Option<&'a str>,
+) -> LimiterRequest<'a> {
+    match (rule, tier) {
+        (None, _) => limiter.request(subject),
+        (Some(rule), None) => limiter.rule(rule).of(subject),
+        (Some(rule), Some(tier)) => limiter.rule(rule).tier(tier).of(subject),
+    }
+}
+
+/// Resets all limits of a request, or the limit called `limit`.
+async fn reset(request: LimiterRequest<'_>, limit: Option<&str>) -> Result<(), ResetError> {
+    match limit {
+        Some(limit) => request.reset_limit(limit).await,
+        None => Ok(request.reset().await?),
     }
 }
 

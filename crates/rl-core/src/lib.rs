@@ -80,8 +80,8 @@ pub use decision::{
 };
 pub use headers::ResponseInfo;
 pub use limiter::{
-    BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
-    WeakRateLimiter,
+    BuildError, LimiterRequest, NamedRule, OnFailure, Permit, RateLimiter, RateLimiterBuilder,
+    RequestSubjects, ResetError, Share, WaitingRequest, WeakRateLimiter,
 };
 pub use maybe_ready::MaybeReady;
 pub use model::{

@@ -227,7 +227,7 @@ mod tests {
             crate::Part::new(&key, &of_key, 2.into()),
             crate::Part::new(&all, &of_fleet, 1.into()).undisclosed(),
         ];
-        let crate::MaybeReady::Ready(Some(decision)) = limiter.check_parts(&parts) else {
+        let crate::MaybeReady::Ready(Some(decision)) = limiter.request(&parts).check() else {
             panic!("memory decides at once")
         };
         let written = serde_json::to_value(&decision).unwrap();

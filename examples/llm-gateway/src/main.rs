@@ -165,7 +165,8 @@ async fn usage(
     for rule in ["requests", "streams", "tokens", "organisation"] {
         let is_shared = rule == "organisation";
         let subject = if is_shared { account.organisation(&realm) } else { account.user() };
-        let usage = limiter.usage_of_rule(rule, &subject).await.map_err(|error| failed(&error))?;
+        let usage =
+            limiter.rule(rule).of(&subject).usage().await.map_err(|error| failed(&error))?;
         let used = usage.limits().next().map_or(0, |limit| limit.used());
         units.insert(rule.to_owned(), used.into());
     }

@@ -163,7 +163,7 @@ impl SelfService {
             let decision = match self.mode {
                 // A charge, unlike a check, also counts requests over the limit. So only the first
                 // of them makes the count `limit + 1`, at which the warning below is logged.
-                Mode::Shadow => limiter.charge(subject, 1).await,
+                Mode::Shadow => limiter.request(subject).charge().await,
                 _ => limiter.check(subject, 1).await,
             };
             windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
@@ -172,7 +172,7 @@ impl SelfService {
                 // address either.
                 for (limiter, subject, decision) in charged {
                     let limiter: &RateLimiter = limiter;
-                    if let Err(error) = limiter.refund(subject, &decision, 1).await {
+                    if let Err(error) = limiter.request(subject).refund(&decision, &[1]).await {
                         tracing::warn!(%error, "refund failed");
                     }
                 }

@@ -22,7 +22,7 @@ pub(crate) fn decide(policy: &Policy, limit: &str, count: usize, times: u64) {
     };
     let parts: Vec<_> = (0..count).map(part).collect();
     let once = || {
-        let answer = limiter.check_parts(black_box(&parts));
+        let answer = limiter.request(black_box(&parts)).check();
         assert!(
             matches!(black_box(&answer), MaybeReady::Ready(Some(_))),
             "a decision in memory is ready at once"

@@ -86,12 +86,12 @@ async fn assert_works(limiter: &RateLimiter, operator: &mut Bystander) {
     let subject = Subject::consumer("alice");
     let decision = limiter.check(&subject, 3).await;
     assert_eq!(decision.origin(), Origin::Store);
-    limiter.refund(&subject, &decision, 2).await.unwrap();
+    limiter.request(&subject).refund(&decision, &[2]).await.unwrap();
     let peek = limiter.peek(&subject, 5).await;
     assert_eq!((peek.origin(), peek.is_allowed()), (Origin::Store, false));
     let usage = limiter.usage(&subject).await.unwrap();
     assert!(usage.limits().all(|limit| limit.used() == 1));
-    assert_eq!(limiter.charge(&subject, 4).await.origin(), Origin::Store);
+    assert_eq!(limiter.request(&subject).cost(4).charge().await.origin(), Origin::Store);
 
     let keys: Vec<String> = operator.query("KEYS *").await;
     for key in keys {

@@ -207,13 +207,13 @@ async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
         [Part::new(key, &of_key, Cost::ONE), of_fleet]
     };
     for key in &subjects {
-        assert_eq!(limiter.check_parts(&parts(key)).await.origin(), Origin::Store);
+        assert_eq!(limiter.request(&parts(key)).check().await.origin(), Origin::Store);
     }
-    let together = subjects.iter().cycle().take(24).map(|key| limiter.check_parts(&parts(key)));
+    let together = subjects.iter().cycle().take(24).map(|key| limiter.request(&parts(key)).check());
     for decision in futures::future::join_all(together).await {
         assert_eq!(decision.origin(), Origin::Store);
     }
-    let usage = limiter.usage_of_part(parts(&all)[1]).await.unwrap();
+    let usage = limiter.request(&parts(&all)[1]).usage().await.unwrap();
     assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [27]);
     assert_eq!(server.calls("script|load").await, loaded, "another script was loaded");
 }
@@ -278,7 +278,7 @@ async fn preloaded_scripts_decide_requests_under_rules_without_loading_others() 
             Part::new(&all, policy, Cost::ONE).with_namespace(namespace)
         });
         let parts: Vec<_> = parts.collect();
-        let together = (0..3).map(|_| limiter.check_parts(&parts));
+        let together = (0..3).map(|_| limiter.request(&parts).check());
         for decision in futures::future::join_all(together.collect::<Vec<_>>()).await {
             assert_eq!(decision.origin(), Origin::Store);
         }
@@ -303,13 +303,13 @@ async fn the_usage_and_the_reset_of_several_parts_take_one_call_each() {
         let of_key = |key| Part::new(key, &of_key, Cost::ONE);
         let of_fleet = Part::new(&all, &of_fleet, Cost::ONE).with_namespace(&fleet);
         for key in &subjects {
-            let decision = limiter.check_parts(&[of_key(key), of_fleet]).await;
+            let decision = limiter.request(&[of_key(key), of_fleet]).check().await;
             assert!(decision.is_allowed(), "{layout:?}");
         }
         // The list contains one part twice. Both of its entries have the same status.
         let parts = [of_key(&subjects[0]), of_key(&subjects[1]), of_fleet, of_fleet];
         let used = async || {
-            let usage = limiter.usage_of_parts(&parts).await.unwrap();
+            let usage = limiter.request(&parts).usage().await.unwrap();
             let used = |part: PartStatus<'_>| part.limits().map(|limit| limit.used()).collect();
             usage.parts().map(used).collect::<Vec<Vec<u64>>>()
         };
@@ -319,19 +319,19 @@ async fn the_usage_and_the_reset_of_several_parts_take_one_call_each() {
         used().await;
         assert_eq!(commands_since(&mut operator, &before).await.get("evalsha"), Some(&1));
         let before = operator.calls().await;
-        limiter.reset_parts(&parts).await.unwrap();
+        limiter.request(&parts).reset().await.unwrap();
         let calls = commands_since(&mut operator, &before).await;
         let evalsha = if layout == Layout::Readable { None } else { Some(&1) };
         assert_eq!(calls.get("evalsha"), evalsha, "{layout:?}");
         assert_eq!(used().await, [vec![0, 0], vec![0, 0], vec![0], vec![0]], "{layout:?}");
         // Fault: one call reset any number of subjects, and blocked the server meanwhile.
         let before = operator.calls().await;
-        limiter.reset_parts(&[of_key(&subjects[0]); 300]).await.unwrap();
+        limiter.request(&[of_key(&subjects[0]); 300]).reset().await.unwrap();
         let calls = commands_since(&mut operator, &before).await;
         let name = if layout == Layout::Readable { "unlink" } else { "evalsha" };
         assert_eq!(calls.get(name), Some(&3), "{layout:?} {calls:?}");
-        limiter.reset_parts(&[]).await.unwrap();
-        assert_eq!(limiter.usage_of_parts(&[]).await.unwrap().limits().count(), 0);
+        limiter.request(&[]).reset().await.unwrap();
+        assert_eq!(limiter.request(&[]).usage().await.unwrap().limits().count(), 0);
     }
 }
 

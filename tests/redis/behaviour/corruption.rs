@@ -144,7 +144,7 @@ async fn assert_corruption_allows_no_additional_requests(layout: Layout, policie
             passed += u32::from(decision.is_allowed());
         }
         assert!(passed <= 4, "{passed} passed: {context}");
-        let _ = (limiter.usage(&alice).await, limiter.check_up_to(&alice, 3).await);
+        let _ = (limiter.usage(&alice).await, limiter.request(&alice).cost(3).check_up_to().await);
         let left = operator.keys_without_expiry().await;
         assert_eq!(left, [""; 0], "{context}");
     }

@@ -92,8 +92,8 @@ async fn assert_denied_and_untouched(
     let charged = check(limiter, &Subject::consumer(what)).await;
     for decision in [
         limiter.check(&alice(), 1).await,
-        limiter.check_up_to(&alice(), 1).await,
-        limiter.charge(&alice(), 1).await,
+        limiter.request(&alice()).check_up_to().await,
+        limiter.request(&alice()).charge().await,
         limiter.peek(&alice(), 1).await,
     ] {
         assert_eq!(decision.origin(), Origin::FailedClosed(corrupt), "{what}");
@@ -101,7 +101,7 @@ async fn assert_denied_and_untouched(
     }
     let error = limiter.usage(&alice()).await.unwrap_err();
     assert_eq!(error.kind(), corrupt, "{what}");
-    let error = limiter.refund(&alice(), &charged, 1).await.unwrap_err();
+    let error = limiter.request(&alice()).refund(&charged, &[1]).await.unwrap_err();
     assert_eq!(error.kind(), corrupt, "{what}");
     let after: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
     assert_eq!(after, before, "{what}");

@@ -155,7 +155,7 @@ async fn a_reset_deletes_one_counter_or_all() {
     let limiter = limiter(&store, &six_limits()[1..3]);
     let subject = Subject::consumer("consumer_abc123");
     check(&limiter, &subject).await;
-    limiter.reset_limit(&subject, "minute").await.unwrap();
+    limiter.request(&subject).reset_limit("minute").await.unwrap();
     let keys: Vec<String> = server.query("KEYS *").await;
     assert_eq!(keys, ["consumer_abc123_PER_HOUR"]);
     assert_eq!(used(&limiter, &subject).await, [0, 1]);

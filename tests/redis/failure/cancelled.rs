@@ -31,7 +31,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     let address = address.trim_start_matches("http://");
     let alice = Subject::consumer("c0");
 
-    let is_empty = || async { limiter.in_flight() == 0 };
+    let is_empty = || async { limiter.stats().in_flight == 0 };
     let mut handled = 0;
     for round in 0..CLIENTS / AT_ONCE {
         let is_frozen = round % 2 == 0;
@@ -46,7 +46,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
         }
         if is_frozen {
             // These clients disconnect while their requests wait for the frozen server.
-            eventually(|| async { limiter.in_flight() >= AT_ONCE / 2 }).await;
+            eventually(|| async { limiter.stats().in_flight >= AT_ONCE as u64 / 2 }).await;
             drop(clients);
             server.signal("CONT");
         } else {
@@ -63,7 +63,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
         usage.limits().next().unwrap().used()
     };
     eventually(|| async { used().await == 0 }).await;
-    assert_eq!(limiter.in_flight(), 0);
+    assert_eq!(limiter.stats().in_flight, 0);
     let mut permits = Vec::new();
     for _ in 0..PLACES {
         let permit = limiter.acquire(&alice, 1).await;
@@ -71,7 +71,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
         permits.push(permit);
     }
     // The queue has a maximum of one. If it still contained a cancelled request, it would be full.
-    let waiting = limiter.check_waiting(&alice, 1, GIVE_UP, 1);
+    let waiting = limiter.request(&alice).wait(GIVE_UP, 1).check();
     let waiting = tokio::spawn(waiting);
     permits.pop();
     let decision = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();

@@ -158,7 +158,7 @@ async fn requests_of_parts_in_one_slot_group_share_calls() {
     let requests = (0..REQUESTS).map(|number| {
         let (key, global) = (subject(number % 100), Subject::global());
         let parts = [Part::new(&key, &keys, 1.into()), Part::new(&global, &fleet, 1.into())];
-        limiter.check_parts(&parts)
+        limiter.request(&parts).check()
     });
     let decisions = futures::future::join_all(requests.collect::<Vec<_>>()).await;
     assert!(decisions.iter().all(|decision| decision.origin() == Origin::Store));
@@ -166,7 +166,7 @@ async fn requests_of_parts_in_one_slot_group_share_calls() {
     assert_eq!(allowed, 100 * PER_KEY as usize, "each key uses up its limit");
     let calls = calls(&cluster).await - before;
     assert!(calls < REQUESTS as u64 / 4, "{calls} calls for {REQUESTS} requests");
-    let peeked = limiter.peek_parts(&[Part::new(&Subject::global(), &fleet, 0.into())]).await;
+    let peeked = limiter.request(&[Part::new(&Subject::global(), &fleet, 0.into())]).peek().await;
     assert_eq!(peeked.limits().next().unwrap().used(), 400, "denied requests charge no part");
 }
 

@@ -183,24 +183,24 @@ async fn a_full_server_charges_all_parts_of_a_request_or_none() {
     let [alice, fleet, denied] = ["alice", "fleet", "denied"].map(Subject::user);
     let parts = |first| [Part::new(first, &one, 1.into()), Part::new(&fleet, &two, 1.into())];
     for _ in 0..3 {
-        limiter.check_parts(&[Part::new(&denied, &one, 1.into())]).await;
+        limiter.request(&[Part::new(&denied, &one, 1.into())]).check().await;
     }
-    assert!(limiter.check_parts(&parts(&alice)).await.is_allowed());
+    assert!(limiter.request(&parts(&alice)).check().await.is_allowed());
 
     let mut operator = Bystander::new(&server).await;
     fill(&mut operator).await;
     // The requests share a batch.
-    let requests = (0..8).map(|_| tokio::spawn(limiter.check_parts(&parts(&alice))));
+    let requests = (0..8).map(|_| tokio::spawn(limiter.request(&parts(&alice)).check()));
     let requests: Vec<_> = requests.collect();
     let full = Origin::FailedClosed(FailureKind::OutOfMemory);
     for request in requests {
         assert_eq!(request.await.unwrap().origin(), full);
     }
-    let decision = limiter.check_parts(&parts(&denied)).await;
+    let decision = limiter.request(&parts(&denied)).check().await;
     assert_eq!((decision.is_allowed(), decision.origin()), (false, Origin::Store));
     free(&mut operator).await;
 
-    let decision = limiter.check_parts(&parts(&alice)).await;
+    let decision = limiter.request(&parts(&alice)).check().await;
     assert_eq!(decision.origin(), Origin::Store);
     let used: Vec<_> = decision.parts().map(|part| part.limits().next().unwrap().used()).collect();
     assert_eq!(used, [2, 2], "one request before the server was full, and one after");

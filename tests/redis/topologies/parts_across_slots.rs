@@ -139,7 +139,7 @@ impl Load {
                     ticks.tick().await;
                     let key = number * 7 % KEYS;
                     let sent = SystemClock.now();
-                    let decision = limiter.check_parts(&rules.parts(key)).await;
+                    let decision = limiter.request(&rules.parts(key)).check().await;
                     answers.push(Answer { key, decision, sent, came: SystemClock.now() });
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
@@ -206,7 +206,7 @@ impl Outcome {
 
 /// Returns the used units of a part; `None` if the store does not reply.
 async fn used(limiter: &RateLimiter, part: Part<'_>) -> Option<u64> {
-    let usage = limiter.usage_of_part(part).await.ok()?;
+    let usage = limiter.request(&part).usage().await.ok()?;
     usage.limits().next().map(|limit| limit.used())
 }
 
@@ -245,21 +245,21 @@ async fn every_operation_works_on_parts_in_several_slots() {
         .await;
     };
 
-    let peeked = limiter.peek_parts(&parts(5)).await;
+    let peeked = limiter.request(&parts(5)).peek().await;
     assert!(peeked.is_allowed());
     assert_used([0, 0, 0]).await;
-    let granted = limiter.check_parts_up_to(&parts(7)).await;
+    let granted = limiter.request(&parts(7)).check_up_to().await;
     assert_eq!(granted.parts().map(|part| part.charged()).collect::<Vec<_>>(), [5, 5, 5]);
     assert_used([5, 5, 5]).await;
-    limiter.refund_parts(&parts(7), &granted, &[1, 2, 5]).await.unwrap();
+    limiter.request(&parts(7)).refund(&granted, &[1, 2, 5]).await.unwrap();
     assert_used([4, 3, 0]).await;
-    assert!(limiter.charge_parts(&parts(2)).await.is_allowed());
+    assert!(limiter.request(&parts(2)).charge().await.is_allowed());
     assert_used([6, 5, 0]).await;
 
-    let permit = limiter.acquire_parts(&parts(3)).await;
+    let permit = limiter.request(&parts(3)).acquire().await;
     assert!(permit.decision().is_allowed());
     assert_used([9, 8, 3]).await;
-    let denied = limiter.check_parts(&parts(3)).await;
+    let denied = limiter.request(&parts(3)).check().await;
     assert!(!denied.is_allowed());
     let over: Vec<bool> = denied.parts().map(|part| part.is_over()).collect();
     assert_eq!(over, [false, true, true], "every part is reported");
@@ -267,22 +267,22 @@ async fn every_operation_works_on_parts_in_several_slots() {
     permit.set_cost(1);
     permit.settle().await.unwrap();
     assert_used([7, 6, 0]).await;
-    limiter.reset_part(parts(1)[1], None).await.unwrap_err();
+    limiter.request(&parts(1)[1]).reset().await.unwrap_err();
     let administrator = RedisStore::cluster(cluster.urls());
     let administrator = self::limiter(patient(administrator).await, PATIENCE);
-    administrator.reset_part(parts(1)[1], None).await.unwrap();
+    administrator.request(&parts(1)[1]).reset().await.unwrap();
     assert_used([7, 0, 0]).await;
 
     // The parts are in three slots. Their usage takes one call for each slot, and so does their
     // reset.
     let before = calls(&cluster).await;
-    let usage = administrator.usage_of_parts(&parts(1)).await.unwrap();
+    let usage = administrator.request(&parts(1)).usage().await.unwrap();
     let used: Vec<u64> =
         usage.parts().flat_map(|part| part.limits().next()).map(|l| l.used()).collect();
     assert_eq!(used, [7, 0, 0]);
     assert_eq!(calls(&cluster).await - before, 3);
     let before = calls(&cluster).await;
-    administrator.reset_parts(&parts(1)).await.unwrap();
+    administrator.request(&parts(1)).reset().await.unwrap();
     assert_eq!(calls(&cluster).await - before, 3);
     assert_used([0, 0, 0]).await;
 }
@@ -456,7 +456,7 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
             let (serving, rules) = (serving.clone(), Arc::clone(&rules));
             service.spawn(async move {
                 let [key, _, fleet] = rules.parts(0);
-                serving.check_parts(&[key, fleet]).await
+                serving.request(&[key, fleet]).check().await
             });
         }
         let [key, _, fleet] = rules.parts(0);
@@ -467,7 +467,7 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
         observer.block_on(async {
             assert_eq!(used_by_key().await, Some(REQUESTS), "{limit}");
             eventually(|| async { used_by_key().await == Some(0) }).await;
-            let decision = observing.check_parts(&[key, fleet]).await;
+            let decision = observing.request(&[key, fleet]).check().await;
             assert!(is_allowed(&decision), "{limit}: {decision:?}");
         });
         drop(serving);

@@ -88,10 +88,15 @@ impl Limiters {
             0..4 => {
                 add(seen, &self.memory, &self.memory.check(&subject, 1 + number % 3).await, &[])
             }
-            4 => add(seen, &self.memory, &self.memory.check_up_to(&subject, 7).await, &[]),
+            4 => add(
+                seen,
+                &self.memory,
+                &self.memory.request(&subject).cost(7).check_up_to().await,
+                &[],
+            ),
             5 => self.in_parts(&self.memory, &subject, seen).await?,
             6 => {
-                let charged = self.memory.charge(&subject, 2).await;
+                let charged = self.memory.request(&subject).cost(2).charge().await;
                 count(seen, units("charged_after", "memory"), charged.charged_units());
                 self.memory.peek(&subject, 1).await;
             }
@@ -103,7 +108,7 @@ impl Limiters {
                 add(seen, &self.redis, &decision, &[]);
                 let refunded = decision.charged_units().min(1);
                 // The refund counts even if its reply is late, so an error is ignored.
-                let _ = self.redis.refund(&subject, &decision, 1).await;
+                let _ = self.redis.request(&subject).refund(&decision, &[1]).await;
                 count(seen, units("refunded", "redis"), refunded);
             }
             17 => add(seen, &self.fallback, &self.fallback.check(&subject, 1).await, &[]),
@@ -132,7 +137,7 @@ impl Limiters {
             Part::new(subject, &self.of_key, 1.into()).with_namespace(&keys),
             Part::new(&all, &self.of_fleet, 1.into()).with_namespace(&fleet),
         ];
-        add(seen, limiter, &limiter.check_parts(&parts).await, &["keys", "fleet"]);
+        add(seen, limiter, &limiter.request(&parts).check().await, &["keys", "fleet"]);
         Ok(())
     }
 }

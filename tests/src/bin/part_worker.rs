@@ -76,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     .with_namespace(&customers),
                 Part::new(&global, &of_fleet, one).with_namespace(&all),
             ];
-            let decided = limiter.check_parts(&parts);
+            let decided = limiter.request(&parts).check();
             calls.push((key, customer, tokio::spawn(decided)));
         }
         let (mut decided, mut allowed) = (0, [0; KEYS + CUSTOMERS]);

@@ -112,7 +112,7 @@ pub(super) async fn show(
             } @else {
                 dl {
                     dt { "State" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
-                    dt { "Decisions in progress" } dd { (text::number(limiter.in_flight() as u64)) }
+                    dt { "Decisions in progress" } dd { (text::number(limiter.stats().in_flight)) }
                 }
             }
         }
@@ -124,6 +124,7 @@ pub(super) async fn show(
 async fn read_counter(site: &Site) -> Result<(), StoreError> {
     let realm = Realm::custom("console").expect("a short name of letters");
     let policy = Policy::new([Limit::per_second(1)]).expect("one limit");
-    let usage = site.context.limiter.usage_with_policy(&policy, &Subject::new(realm, "health"));
+    let usage =
+        site.context.limiter.request(&Subject::new(realm, "health")).policy(&policy).usage();
     usage.await.map(drop)
 }

@@ -213,7 +213,7 @@ mod tests {
             for rule in 0..100 {
                 clock.advance(Duration::from_millis(1));
                 let subject = Subject::consumer(&format!("consumer-{rule}"));
-                limiter.check_rule(&format!("rule-{rule}"), &subject, 1).await;
+                limiter.rule(&format!("rule-{rule}")).of(&subject).check().await;
             }
             ring.update(at(9 * step), limiter.stats());
         }

@@ -16,7 +16,7 @@ use crate::read::{
     Allowed, CanGetRateLimits, ConsumerId, ExplainQuery, ExplainedRequest, PathParam, QueryParams,
     SubjectParams,
 };
-use crate::subject_rules::{check_rule, check_tier, name_of, note_on_tiers, tier_of};
+use crate::subject_rules::{check_rule, check_tier, name_of, note_on_tiers, request, tier_of};
 use crate::wire::{
     Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
     seconds_of,
@@ -304,13 +304,8 @@ async fn explain_rule(
         _ => source,
     };
     let limiter = &context.limiter;
-    let decision = match (rule, peeked.tier) {
-        (None, _) => limiter.peek(subject, cost).await,
-        (Some(rule), None) => limiter.peek_rule(&rule.name, subject, cost).await,
-        (Some(rule), Some(tier)) => {
-            limiter.peek_rule_in_tier(&rule.name, tier, subject, cost).await
-        }
-    };
+    let name = rule.map(|rule| &*rule.name);
+    let decision = request(limiter, subject, name, peeked.tier).cost(cost).peek().await;
     let (limits, note) = usages(context, subject, rule, peeked.tier, &decision).await;
     // The standalone server does not know how the services decide in an outage.
     let is_outage = context.is_stand_alone && decision.origin().is_failure();
@@ -368,11 +363,8 @@ async fn usages(
         return (of_decision(), None);
     }
     let limiter = &context.limiter;
-    let usage = match (rule, tier) {
-        (None, _) => limiter.usage(subject).await,
-        (Some(rule), None) => limiter.usage_of_rule(&rule.name, subject).await,
-        (Some(rule), Some(tier)) => limiter.usage_of_rule_in_tier(&rule.name, tier, subject).await,
-    };
+    let name = rule.map(|rule| &*rule.name);
+    let usage = request(limiter, subject, name, tier).usage().await;
     match usage {
         Ok(usage) => (LimitUsage::of_denial(&usage, decision, is_shadow), None),
         Err(error) => (of_decision(), Some(unread_counters(error.kind()))),

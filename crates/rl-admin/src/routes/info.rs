@@ -105,5 +105,5 @@ pub(super) async fn health(State(context): State<Arc<Context>>) -> (StatusCode, 
 /// Returns whether the store can read counters, which proves more than an open connection.
 async fn is_available(context: &Context) -> bool {
     let subject = Subject::global();
-    context.limiter.usage_with_policy(all_periods(), &subject).await.is_ok()
+    context.limiter.request(&subject).policy(all_periods()).usage().await.is_ok()
 }

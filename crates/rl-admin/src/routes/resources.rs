@@ -221,8 +221,12 @@ pub(super) async fn usage(
     let policy = content.apps.first().and_then(|app| content.policy_for(app));
     let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
     let realm = Realm::custom("resource").expect("a valid name");
-    let usage =
-        context.limiter.usage_with_policy(&policy, &Subject::new(realm, name.as_str())).await?;
+    let usage = context
+        .limiter
+        .request(&Subject::new(realm, name.as_str()))
+        .policy(&policy)
+        .usage()
+        .await?;
     let bucket = usage.limits().next().map(|limit| LimitUsage::of(limit, false));
     Ok(Json(ResourceUsage { bucket }))
 }

@@ -160,7 +160,7 @@ pub(super) fn parts(count: usize) -> Result<Limiter> {
         let part = |place: usize| {
             Part::new(subjects[place], &rules[place].1, Cost::ONE).with_namespace(&rules[place].0)
         };
-        match &limiter.check_parts(&[part(0), part(1), part(2)][..count]) {
+        match &limiter.request(&[part(0), part(1), part(2)][..count]).check() {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }

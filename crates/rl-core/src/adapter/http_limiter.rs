@@ -13,9 +13,9 @@ use crate::decision::{Decision, LabelledParts, PartitionKey};
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::{Headers, ResponseInfo};
 use crate::key::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo};
-use crate::limiter::{Permit, RateLimiter, UncountedKind, Wait};
+use crate::limiter::{Permit, RateLimiter, UncountedKind};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, Mode, Realm, Subject};
+use crate::model::{Cost, Realm, Subject};
 use crate::observe::{self, RequestIds, RequestSpan};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, RequestParts, Uncounted};
@@ -343,16 +343,13 @@ impl HttpLimiter {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        let reserves = settings.settles_cost();
+        let checked = limiter.request(subject).cost(cost).reserving(settings.settles_cost());
         match settings.over_limit(request) {
-            OverLimit::Reject => limiter.decide(subject, Mode::Check, cost, reserves),
-            OverLimit::Wait { at_most, queue } => {
-                limiter.decide_or_wait(subject, cost, Wait { at_most, queue, reserves })
-            }
+            OverLimit::Reject => checked.check(),
+            OverLimit::Wait { at_most, queue } => checked.wait(at_most, queue).check(),
             OverLimit::Degrade => {
-                let (this, decision) =
-                    (limiter.clone(), limiter.decide(subject, Mode::Check, cost, reserves));
-                decision.map(move |decision| degraded(&this, decision))
+                let this = limiter.clone();
+                checked.check().map(move |decision| degraded(&this, decision))
             }
         }
     }
@@ -384,7 +381,7 @@ impl HttpLimiter {
         let permit = match &context.parts {
             Some(parts) if !self.settings.settles_cost() && !parts.needs_permit() => return outer,
             Some(parts) => limiter.permit_of_rules(parts, decision.clone()),
-            None => limiter.permit(&context.subject, decision.clone()),
+            None => limiter.request(&context.subject).permit(decision.clone()),
         };
         Some(permit.metered(self.settings.is_metered).inside(outer))
     }

@@ -388,7 +388,7 @@ impl Decision {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let tokens = Rule::named("tokens").per(Identified).limit(Limit::per_minute(10_000));
     /// let limiter = RateLimiter::builder().rules(Rules::new().rule(tokens)).build()?;
-    /// let decision = limiter.check_rule("tokens", &Subject::user("alice"), 1_200).await;
+    /// let decision = limiter.rule("tokens").of(&Subject::user("alice")).cost(1_200).check().await;
     /// let tokens = decision.rule("tokens").and_then(|part| part.limits().next());
     /// assert_eq!(tokens.map(|limit| limit.remaining()), Some(8_800));
     /// # Ok(()) }

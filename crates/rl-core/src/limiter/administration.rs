@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::counters::Counters;
 use super::pipeline::Pipeline;
 use super::stores::timed_out;
 use crate::maybe_ready::MaybeReady;
@@ -39,22 +38,6 @@ where
                 result.unwrap_or_else(|_| Err(timed_out().into()))
             })
         }
-    }
-}
-
-/// Resets the limit that is called `name` in `policy`, or every limit if `name` is `None`.
-pub(super) fn reset_named<'a>(
-    pipeline: &Pipeline,
-    policy: &Policy,
-    counters: impl Into<Counters<'a>>,
-    name: Option<&str>,
-) -> MaybeReady<Result<(), ResetError>> {
-    match name.map(|name| policy.position(name).ok_or(name)).transpose() {
-        Ok(position) => {
-            let reset = pipeline.stores.reset(counters, policy, position);
-            reset.map(|reset| reset.map_err(ResetError::Store))
-        }
-        Err(name) => MaybeReady::ready(Err(ResetError::UnknownLimit(name.to_owned()))),
     }
 }
 

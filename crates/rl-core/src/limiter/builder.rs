@@ -113,7 +113,7 @@ impl RateLimiterBuilder {
     /// when it changes.
     ///
     /// The adapters decide their requests under these rules.
-    /// [`check_rule`](RateLimiter::check_rule) decides under one rule. Operations that take only a
+    /// [`rule`](RateLimiter::rule) creates requests under one rule. Operations that take only a
     /// subject, such as [`check`](RateLimiter::check), have no limits, and fail as
     /// [`Unsupported`](crate::FailureKind::Unsupported).
     pub fn rules(mut self, rules: impl Into<RuleSource>) -> Self {

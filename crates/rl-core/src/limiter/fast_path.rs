@@ -12,7 +12,7 @@ use crate::model::{Cost, Mode};
 use crate::observe;
 use crate::policy::Policy;
 use crate::stats::PartCounts;
-use crate::store::{DecideRequest, FastPath, FastPathLimiter};
+use crate::store::{DecideRequest, FastPath, FastPathLimiter, Part};
 use crate::time::Timestamp;
 
 impl Pipeline {
@@ -22,10 +22,18 @@ impl Pipeline {
         self.may_be_fast() && needs_only_store(policy, mode, cost)
     }
 
+    /// Returns whether the store can decide a request of these parts without the other steps.
+    #[inline]
+    pub(super) fn are_fast(&self, parts: &[Part<'_>], mode: Mode) -> bool {
+        let is_fast =
+            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
+        self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_fast)
+    }
+
     /// Returns whether the store can decide requests that [need only the store](needs_only_store)
     /// without the other steps.
     #[inline(always)]
-    pub(super) fn may_be_fast(&self) -> bool {
+    fn may_be_fast(&self) -> bool {
         self.has_fast_path && !observe::may_decisions_be_logged()
     }
 
@@ -74,7 +82,7 @@ impl Pipeline {
 /// Returns whether the policy alone denies nothing, and the store needs no other policy in its
 /// place.
 #[inline(always)]
-pub(super) fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
+fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
     // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
     // concurrency limit, the store must not get the whole policy.
     let is_whole = mode != Mode::Charge || !policy.has_permits();

@@ -12,20 +12,19 @@ mod events;
 mod failure_policy;
 mod fast_path;
 mod in_flight;
+mod named_rule;
 mod near_limit;
 mod operation;
 mod owned_parts;
-mod parts;
 mod permit;
 mod pipeline;
 mod places;
 mod policies;
 mod policy_denial;
-mod properties;
 mod registration;
 mod renewals;
+mod request;
 mod rule_policies;
-mod rules;
 mod settlements;
 mod shadow;
 mod stores;
@@ -35,28 +34,31 @@ mod tests;
 mod undecided;
 mod wait_queue;
 mod waiting;
-mod weak;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 pub use administration::ResetError;
-use administration::{reset_named, with_policy};
 pub use build_error::BuildError;
 pub use builder::RateLimiterBuilder;
 pub use failure_policy::{OnFailure, Share};
+pub use named_rule::NamedRule;
+use operation::Operation;
 pub use permit::Permit;
 use pipeline::Pipeline;
+pub use request::{LimiterRequest, RequestSubjects, WaitingRequest};
+use rule_policies::RequiredLookups;
+use tally::LimiterState;
 pub(crate) use tally::UncountedKind;
-pub(crate) use waiting::Wait;
-pub use weak::WeakRateLimiter;
+use waiting::QueuedRequest;
 
-use crate::decision::{Decision, Origin};
+use crate::decision::Decision;
+use crate::key::RequestInfo;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, Mode, StoreError, Subject};
-use crate::policy::Policy;
-use crate::store::{RefundOf, StoreFuture};
+use crate::model::{Cost, FailureKind, Mode, Subject};
+use crate::rules::{CountingRule, OverLimit, RequestParts, RuleSet};
+use crate::stats::LimiterStats;
+use crate::store::{Namespace, StoreFuture};
 
 /// Decides whether requests are allowed. Clones are cheap, and share counters and settings.
 ///
@@ -77,7 +79,7 @@ use crate::store::{RefundOf, StoreFuture};
 /// assert!(decision.is_allowed());
 ///
 /// // The work was not done after all: refund two units.
-/// limiter.refund(&caller, &decision, 2).await?;
+/// limiter.request(&caller).refund(&decision, &[2]).await?;
 /// let usage = limiter.usage(&caller).await?;
 /// assert!(usage.limits().all(|limit| limit.used() == 1));
 ///
@@ -130,100 +132,12 @@ impl RateLimiter {
     ///
     /// If the future is dropped before it is ready, the units may or may not have been charged.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Check, cost.into(), false)
-    }
-
-    /// Charges as many of `cost` units as every limit grants. Denies the request if they grant
-    /// none.
-    pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::CheckUpTo, cost.into(), false)
+        self.pipeline.decide(subject, Mode::Check, cost.into(), false)
     }
 
     /// Decides whether `cost` units would be granted now. Charges nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Peek, cost.into(), false)
-    }
-
-    /// Charges `cost` units that were already used, even beyond the limits.
-    ///
-    /// The limits never deny such a charge, but the failure policy may. Concurrency limits are not
-    /// charged, because the work has already finished.
-    pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Charge, cost.into(), false)
-    }
-
-    /// Decides in the given mode. With `reserves`, the charge is a reservation, provided that the
-    /// limiter is set to make reservations.
-    #[inline]
-    pub(crate) fn decide(
-        &self,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        reserves: bool,
-    ) -> MaybeReady<Decision> {
-        self.pipeline.decide(subject, mode, cost, reserves)
-    }
-
-    /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's
-    /// own.
-    pub fn check_with_policy(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-        cost: impl Into<Cost>,
-    ) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(Mode::Check);
-        self.pipeline.decide_under(policy, subject, cost.into(), operation)
-    }
-
-    /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they
-    /// allow it.
-    ///
-    /// Each subject has a queue, which is served first come, first served. A request is denied
-    /// without waiting if `queue` requests of the subject wait already, or if waiting cannot help.
-    /// At the head of the queue, a request is denied if it would have to wait longer than
-    /// `at_most`. Requests that the failure policy rejects do not wait.
-    ///
-    /// The queue orders the requests of this limiter and its clones. Other instances on the same
-    /// store have queues of their own.
-    ///
-    /// To hold the units of a concurrency limit until the request ends, pass the decision to
-    /// [`permit`](Self::permit).
-    ///
-    /// If a request has to wait, the observer gets the first denial. It gets the final decision
-    /// only if that allows the request.
-    ///
-    /// Requests wait on tokio's timers, whatever the clock of the store is. Tests that must not
-    /// wait in real time give the store a [`TokioClock`](crate::time::TokioClock).
-    ///
-    /// # Cancel safety
-    ///
-    /// A future that is dropped leaves the queue. If a check is in flight at that time, it may
-    /// charge its units.
-    ///
-    /// # Panics
-    ///
-    /// The future panics if it has to wait outside a tokio runtime with a timer.
-    pub fn check_waiting(
-        &self,
-        subject: &Subject,
-        cost: impl Into<Cost>,
-        at_most: Duration,
-        queue: usize,
-    ) -> MaybeReady<Decision> {
-        let wait = Wait { at_most, queue, reserves: false };
-        self.decide_or_wait(subject, cost.into(), wait)
-    }
-
-    /// Decides, and waits in the queue of the subject while the limits deny the request.
-    pub(crate) fn decide_or_wait(
-        &self,
-        subject: &Subject,
-        cost: Cost,
-        wait: Wait,
-    ) -> MaybeReady<Decision> {
-        waiting::WaitingRequest::of_subject(&self.pipeline, subject, cost, wait).check()
+        self.pipeline.decide(subject, Mode::Peek, cost.into(), false)
     }
 
     /// Decides like [`check`](Self::check), and returns a permit. The permit holds the units of
@@ -234,31 +148,7 @@ impl RateLimiter {
     /// [`reservation_expires_after`](RateLimiterBuilder::reservation_expires_after), the charge is
     /// refunded if this process dies.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
-        let decision = self.decide(subject, Mode::Check, cost.into(), true);
-        Permit::of_decision(&self.pipeline, subject, decision)
-    }
-
-    /// Returns the permit for a request that was decided before, such as one that had to
-    /// [wait](Self::check_waiting). Call it once for each decision, because two permits would
-    /// settle the same charge twice.
-    pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
-        Permit::new(&self.pipeline, None, subject.clone(), decision)
-    }
-
-    /// Refunds `units` of the charge of `decision`. At most the granted units are refunded, and
-    /// only those that still count. Windows that have ended and tokens that have been refilled
-    /// refund nothing.
-    ///
-    /// Call it once for each decision. A second call would refund units that other requests have
-    /// used.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the store fails. The units may have been refunded even so.
-    pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
-        let units = units.min(decision.charged());
-        self.pipeline.tally.refunded(units);
-        self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)
+        self.request(subject).cost(cost).acquire()
     }
 
     /// Returns the status of each limit of `subject`. Charges nothing, and the failure policy does
@@ -268,41 +158,7 @@ impl RateLimiter {
     ///
     /// Resolves to an error if the store fails.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
-        with_policy(&self.pipeline, subject, |pipeline, subject, policy| match policy {
-            Some(policy) => pipeline.stores.usage(policy, subject),
-            None => MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
-        })
-    }
-
-    /// Returns the status of each limit of `policy`. It may be another policy than the subject's
-    /// own, such as one with limits that applied before.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the store fails.
-    pub fn usage_with_policy(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
-        self.pipeline.stores.usage(policy, subject)
-    }
-
-    /// Returns the status of each limit of `policy`, in its order, with one call to the store for
-    /// each limit.
-    ///
-    /// If one counter is damaged ([`FailureKind::Corrupt`](crate::FailureKind::Corrupt)),
-    /// [`usage_with_policy`](Self::usage_with_policy) fails as a whole. In the readable layout of
-    /// Redis, this method still returns the other limits. In the packed layout all limits of a
-    /// subject share one value, and fail together.
-    pub async fn usage_of_each(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-    ) -> Vec<Result<Decision, StoreError>> {
-        let mut results = Vec::with_capacity(policy.limits().len());
-        for position in 0..policy.limits().len() {
-            if let Some(alone) = policy.only(|other, _| other == position) {
-                results.push(self.usage_with_policy(&alone, subject).await);
-            }
-        }
-        results
+        self.request(subject).usage()
     }
 
     /// Resets all limits of `subject` to unused.
@@ -311,38 +167,34 @@ impl RateLimiter {
     ///
     /// Resolves to an error if the store fails.
     pub fn reset(&self, subject: &Subject) -> StoreFuture<()> {
-        with_policy(&self.pipeline, subject, |pipeline, subject, policy| match policy {
-            Some(policy) => pipeline.stores.reset(subject, policy, None),
-            None => MaybeReady::ready(Ok(())),
-        })
+        self.request(subject).reset()
     }
 
-    /// Resets the limit called `name` of `subject`.
+    /// Creates a request of one subject or several [parts](Part), for everything that the other
+    /// methods do not cover: several subjects in one step, other limits, waiting, refunds, the reset
+    /// of one limit. [`LimiterRequest`] lists the calls.
     ///
-    /// # Errors
+    /// # Examples
     ///
-    /// Resolves to an error if no limit of the subject has this name, or if the store fails.
-    pub fn reset_limit(&self, subject: &Subject, name: &str) -> MaybeReady<Result<(), ResetError>> {
-        let name = name.to_owned();
-        with_policy(&self.pipeline, subject, move |pipeline, subject, policy| match policy {
-            Some(policy) => reset_named(pipeline, policy, subject, Some(&name)),
-            None => MaybeReady::ready(Err(ResetError::UnknownLimit(name))),
-        })
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).build()?;
+    /// let caller = Subject::consumer("abc123");
+    /// let decision = limiter.request(&caller).cost(7).check_up_to().await;
+    /// assert_eq!(decision.parts().map(|part| part.charged()).sum::<u64>(), 5);
+    /// # Ok(()) }
+    /// ```
+    pub fn request<'a>(&'a self, subjects: impl Into<RequestSubjects<'a>>) -> LimiterRequest<'a> {
+        LimiterRequest::new(&self.pipeline, subjects.into())
     }
 
-    /// Resets the limit that `policy` calls `name` for `subject`, or all limits of `policy` if
-    /// `name` is `None`.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the policy has no limit of this name, or if the store fails.
-    pub fn reset_with_policy(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-        name: Option<&str>,
-    ) -> MaybeReady<Result<(), ResetError>> {
-        reset_named(&self.pipeline, policy, subject, name)
+    /// Returns the rule called `name`, to create a request that it counts:
+    /// `limiter.rule("users").of(&alice).check()`. Use it if a layer cannot know the subject, such as
+    /// the user name in the body of a request.
+    pub const fn rule<'a>(&'a self, name: &'a str) -> NamedRule<'a> {
+        NamedRule::new(&self.pipeline, name)
     }
 
     /// Returns the units that this process has reserved ahead to the store. Call it when a service
@@ -377,6 +229,182 @@ impl RateLimiter {
             pipeline.stores.close().await
         })
     }
+
+    /// Returns the namespace in which the limiter counts.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
+        &self.pipeline.stores.namespace
+    }
+
+    /// Returns whether the limiter is switched on.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.pipeline.enabled
+    }
+
+    /// Returns the setting for requests that the store cannot decide because of a failure of this
+    /// kind.
+    #[must_use]
+    pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
+        self.pipeline.failure_policy.setting(kind)
+    }
+
+    /// Returns whether the limiter is in shadow: it decides and reports, but denies nothing.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.pipeline.failure_policy.is_shadow
+    }
+
+    /// Returns a handle that does not keep the limiter alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRateLimiter {
+        WeakRateLimiter(Arc::downgrade(&self.pipeline))
+    }
+
+    /// Returns the counts of the limiter since it was built, and those of its store.
+    ///
+    /// This takes some microseconds for each limit, and locks each shard of a store in memory. It
+    /// suits a reader that asks every few seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// limiter.check(&Subject::consumer("abc123"), 1).await;
+    /// assert_eq!(limiter.stats().allowed(), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LimiterStats {
+        let pipeline = &*self.pipeline;
+        let policies = match &pipeline.rules {
+            Some(rules) => {
+                let rules = rules.current();
+                let of_rule = |(name, policies): (&Namespace, _)| (Some(name.clone()), policies);
+                rules.policies_by_tier().map(of_rule).collect()
+            }
+            None => {
+                let own = pipeline.policies.of_all();
+                own.map(|policy| (None, vec![(String::new(), policy.clone())]))
+                    .into_iter()
+                    .collect()
+            }
+        };
+        pipeline.tally.stats(LimiterState {
+            store_name: pipeline.stores.primary.label(),
+            store: pipeline.stores.primary.store_stats(),
+            in_flight: pipeline.waiting_for_stores(),
+            waiting: pipeline.wait_queues.waiting(),
+            is_breaker_closed: pipeline.breaker.is_closed(),
+            policies,
+            rules_file: pipeline.rules.as_ref().and_then(|rules| rules.file_stats()),
+        })
+    }
+
+    /// Returns the names of the rules that apply now, in their order. Returns `None` if the limiter
+    /// has no rules. [`NamedRule::is_shadow`] says which of them are in shadow.
+    #[must_use]
+    pub fn rule_names(&self) -> Option<Vec<String>> {
+        Some(self.rules()?.names().map(ToOwned::to_owned).collect())
+    }
+
+    /// Returns the rules that may count one of `subjects`, in their order, for reports about these
+    /// subjects. The extractors of a rule say which subjects they may return: see
+    /// [`KeyExtractor::counts`](crate::key::KeyExtractor::counts).
+    ///
+    /// If `request` is given, the rules that do not match it are left out. A rule without extractors
+    /// counts [`Subject::global`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::{ClientAddress, Header};
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Realm, Subject};
+    ///
+    /// let consumers = Rule::named("consumers").per(Header::new("x-consumer", Realm::Consumer)?);
+    /// let addresses = Rule::named("addresses").per(ClientAddress::default());
+    /// let rules = [consumers, addresses, Rule::named("fleet")];
+    /// let rules = rules.into_iter().fold(Rules::new(), |rules, rule| rules.rule(rule.limit(Limit::per_minute(5))));
+    /// let limiter = RateLimiter::builder().rules(rules).build()?;
+    ///
+    /// let subject = Subject::consumer("abc123");
+    /// let names = |subjects: &[Subject]| -> Vec<_> {
+    ///     limiter.rules_of(subjects, None).into_iter().map(|rule| rule.name).collect()
+    /// };
+    /// assert_eq!(names(&[subject.clone()]), ["consumers"]);
+    /// assert_eq!(names(&[subject, Subject::global()]), ["consumers", "fleet"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rules_of(
+        &self,
+        subjects: &[Subject],
+        request: Option<&dyn RequestInfo>,
+    ) -> Vec<CountingRule> {
+        self.rules().map_or_else(Vec::new, |rules| rules.rules_of(subjects, request))
+    }
+
+    /// Returns the rules that apply now, if the limiter has rules.
+    pub(crate) fn rules(&self) -> Option<Arc<RuleSet>> {
+        self.pipeline.current_rules()
+    }
+
+    /// Returns whether the limiter has rules.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.pipeline.rules.is_some()
+    }
+
+    /// Decides a request under rules. If the rules that deny it let requests wait, it waits in a
+    /// queue. `default` applies to rules without a setting of their own.
+    pub(crate) fn decide_rules(
+        &self,
+        parts: &Arc<RequestParts>,
+        default: OverLimit,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        let pipeline = &self.pipeline;
+        if !pipeline.enabled {
+            return pipeline.decide_disabled(parts.main(), Mode::Check);
+        }
+        let required = RequiredLookups::Enforced;
+        pipeline.with_policies(parts, required, move |pipeline, parts, found| {
+            let deadline = match found {
+                Ok(deadline) => deadline,
+                Err(error) => {
+                    return pipeline.decide_without_policies(parts.main(), Mode::Check, &error);
+                }
+            };
+            let operation = Operation { deadline, reserves, ..pipeline.operation(Mode::Check) };
+            if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
+                return QueuedRequest::of_rules(pipeline, parts, default, operation).check();
+            }
+            if deadline == pipeline.stores.deadline {
+                return pipeline.decide_parts(&parts.parts(), Mode::Check, reserves);
+            }
+            pipeline.decide_parts_by_steps(&parts.parts(), operation)
+        })
+    }
+
+    /// Returns the permit for a request under rules that was decided before.
+    pub(crate) fn permit_of_rules(&self, parts: &Arc<RequestParts>, decision: Decision) -> Permit {
+        Permit::of_rules(&self.pipeline, parts, decision)
+    }
+
+    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
+    /// a denied request that is forwarded.
+    pub(crate) fn count_uncounted(&self, kind: UncountedKind) {
+        self.pipeline.tally.uncounted(kind);
+    }
+
+    /// Returns a number that the limiter shares with its clones, and with no other limiter that is
+    /// alive.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.pipeline).addr()
+    }
 }
 
 impl fmt::Debug for RateLimiter {
@@ -385,5 +413,25 @@ impl fmt::Debug for RateLimiter {
             .field("stores", &self.pipeline.stores)
             .field("enabled", &self.pipeline.enabled)
             .finish_non_exhaustive()
+    }
+}
+
+/// A handle that does not keep its limiter alive, for tasks that watch a limiter.
+///
+/// [`RateLimiter::downgrade`] creates it.
+#[derive(Clone)]
+pub struct WeakRateLimiter(Weak<Pipeline>);
+
+impl WeakRateLimiter {
+    /// Returns the limiter, or `None` after its last handle was dropped.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<RateLimiter> {
+        self.0.upgrade().map(|pipeline| RateLimiter { pipeline })
+    }
+}
+
+impl fmt::Debug for WeakRateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakRateLimiter")
     }
 }

@@ -143,19 +143,49 @@ impl Pipeline {
         self.decide_fast(&request, self.tally.plain_counts(mode))
     }
 
-    /// Decides a request under `policy` instead of the subject's own.
-    pub(super) fn decide_under(
+    /// Decides a request of several parts, by the fast path if it applies.
+    pub(super) fn decide_parts(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
-        cost: Cost,
+        parts: &[Part<'_>],
+        mode: Mode,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        if !self.are_fast(parts, mode) {
+            let operation = Operation { reserves, ..self.operation(mode) };
+            return self.decide_parts_by_steps(parts, operation);
+        }
+        let counts = match parts {
+            [part] => self.tally.counts_of_part(part, mode),
+            _ => None,
+        };
+        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
+        self.decide_fast(&request, counts)
+    }
+
+    /// Decides a request of several parts step by step. The policies are known already.
+    pub(super) fn decide_parts_by_steps(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
         operation: Operation,
     ) -> MaybeReady<Decision> {
-        if self.enabled {
-            self.decide_with_policies(&[Part::new(subject, policy, cost)], operation)
-        } else {
-            self.decide_without_store(subject, cost, operation, Origin::Disabled)
+        let Some(first) = parts.first() else {
+            return MaybeReady::ready(Decision::undecided(Cost::ZERO, Origin::Unlimited));
+        };
+        if !self.enabled {
+            let decision = Decision::undecided(first.cost, Origin::Disabled);
+            return MaybeReady::ready(self.finish(parts, operation, decision));
         }
+        if operation.mode != Mode::Charge || !parts.iter().any(|part| part.policy.has_permits()) {
+            return self.decide_with_policies(parts, operation);
+        }
+        // A charge is for finished work, which needs no unit of a concurrency limit. A part without
+        // other limits is charged nothing.
+        let rates: Vec<_> = parts.iter().map(|part| without_permits(part.policy)).collect();
+        let charged = parts.iter().zip(&rates).map(|(part, rates)| match rates {
+            Some(policy) => Part { policy, ..*part },
+            None => Part { cost: Cost::ZERO, ..*part },
+        });
+        self.decide_with_policies(&charged.collect::<Vec<_>>(), operation)
     }
 
     /// Decides a request step by step, beginning with its policy (step 1).

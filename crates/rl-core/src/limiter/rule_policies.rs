@@ -9,15 +9,42 @@ use tokio::time::Instant;
 
 use super::pipeline::Pipeline;
 use super::stores::Pending;
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
-use crate::rules::RequestParts;
+use crate::rules::{RequestParts, RuleSet};
 use crate::source::PolicyFuture;
 use crate::store::StoreFuture;
 
 impl Pipeline {
+    /// Returns the rules that apply now, if the limiter has rules.
+    pub(super) fn current_rules(&self) -> Option<Arc<RuleSet>> {
+        self.rules.as_ref().map(|rules| rules.current())
+    }
+
+    /// Continues with `then` when the policies of `parts` are known. `then` gets the time that is
+    /// left until the deadline, or the error of a look-up.
+    pub(super) fn with_policies<T: Send + 'static>(
+        self: &Arc<Self>,
+        parts: &Arc<RequestParts>,
+        required: RequiredLookups,
+        then: impl FnOnce(&Arc<Self>, &Arc<RequestParts>, Result<Duration, StoreError>) -> MaybeReady<T>
+        + Send
+        + 'static,
+    ) -> MaybeReady<T> {
+        match self.find_policies(parts, required) {
+            MaybeReady::Ready(Some(found)) => then(self, parts, found),
+            later => {
+                let (this, parts) = (Arc::clone(self), Arc::clone(parts));
+                MaybeReady::later(async move {
+                    let found = later.await;
+                    then(&this, &parts, found).await
+                })
+            }
+        }
+    }
+
     /// Looks up the policies of `parts` that are not known yet, and sets them. Resolves to the time
     /// that is left until the deadline of the decision.
     ///
@@ -28,7 +55,7 @@ impl Pipeline {
     ///
     /// Resolves to the error of the first required look-up that fails. The error has been reported.
     #[inline]
-    pub(super) fn find_policies(
+    fn find_policies(
         self: &Arc<Self>,
         parts: &Arc<RequestParts>,
         required: RequiredLookups,
@@ -105,6 +132,15 @@ impl Pipeline {
             }
             (found, _) => found,
         }
+    }
+
+    /// Allows a request because the limiter is switched off. Looks up no policy.
+    pub(super) fn decide_disabled(
+        &self,
+        (subject, cost): (&Subject, Cost),
+        mode: Mode,
+    ) -> MaybeReady<Decision> {
+        self.decide_without_store(subject, cost, self.operation(mode), Origin::Disabled)
     }
 
     /// Decides a request under rules whose policies were not found. Without them, a fallback cannot

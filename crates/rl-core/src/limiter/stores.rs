@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::counters::Counters;
@@ -67,18 +68,17 @@ impl Stores {
         counters.namespace.unwrap_or(&self.namespace)
     }
 
-    /// Reads what `subject` has used under `policy`.
-    pub(super) fn usage<'a>(
-        &self,
-        policy: &Policy,
-        counters: impl Into<Counters<'a>>,
-    ) -> StoreFuture<Decision> {
-        self.usage_of_parts(&[counters.into().part(policy, Cost::ZERO)])
-    }
-
-    /// Returns the status of each limit of `parts`, as the primary store has counted it.
-    pub(super) fn usage_of_parts(&self, parts: &[Part<'_>]) -> StoreFuture<Decision> {
-        let usage = self.decide(&*self.primary, parts, Mode::Peek, false);
+    /// Returns the status of each limit of `parts`, as the primary store has counted it. Ignores
+    /// their costs.
+    pub(super) fn usage<'a>(&self, parts: &[Part<'a>]) -> StoreFuture<Decision> {
+        // The limits of the only part are those of the request, also if responses must not show them.
+        let is_sole = parts.len() == 1;
+        let peeked = |part: &Part<'a>| {
+            let flags = if is_sole { 0 } else { part.flags };
+            Part { cost: Cost::ZERO, flags, ..*part }
+        };
+        let parts: SmallVec<[_; 1]> = parts.iter().map(peeked).collect();
+        let usage = self.decide(&*self.primary, &parts, Mode::Peek, false);
         self.within_deadline(usage, &*self.primary, "usage")
     }
 
@@ -223,28 +223,19 @@ impl Stores {
         Some(self.store_of(decision).change_reservation(reservation, change))
     }
 
-    /// Resets the given limit of `subject`, or all limits.
+    /// Resets limits of parts in the primary store: the limit at a position in the policy of the part,
+    /// or all its limits.
     pub(super) fn reset<'a>(
         &self,
-        counters: impl Into<Counters<'a>>,
-        policy: &Policy,
-        limit: Option<usize>,
+        limits: impl Iterator<Item = (&'a Part<'a>, Option<usize>)>,
     ) -> StoreFuture<()> {
-        let counters = counters.into();
-        let (namespace, subject) = (self.namespace_of(counters), counters.subject);
-        let reset = self.primary.reset(Reset { namespace, subject, policy, limit });
-        self.within_deadline(reset, &*self.primary, "reset")
-    }
-
-    /// Resets all limits of `parts` in the primary store.
-    pub(super) fn reset_parts(&self, parts: &[Part<'_>]) -> StoreFuture<()> {
-        let resets = parts.iter().map(|part| Reset {
-            namespace: self.namespace_of(part.into()),
+        let resets = limits.map(|(part, limit)| Reset {
+            namespace: part.namespace.unwrap_or(&self.namespace),
             subject: part.subject,
             policy: part.policy,
-            limit: None,
+            limit,
         });
-        let resets: Vec<_> = resets.collect();
+        let resets: SmallVec<[_; 1]> = resets.collect();
         self.within_deadline(self.primary.reset_all(&resets), &*self.primary, "reset")
     }
 

@@ -359,11 +359,14 @@ async fn failures_of_operations_are_errors() {
     let kind = |error: StoreError| error.kind();
     assert_eq!(limiter.usage(&alice()).await.err().map(kind), unavailable);
     assert_eq!(limiter.reset(&alice()).await.err().map(kind), unavailable);
-    match limiter.reset_limit(&alice(), "hour").await.unwrap_err() {
+    match limiter.request(&alice()).reset_limit("hour").await.unwrap_err() {
         ResetError::Store(error) => assert_eq!(Some(error.kind()), unavailable),
         error => panic!("{error}"),
     }
-    assert_eq!(limiter.refund(&alice(), &decision, 1).await.err().map(kind), unavailable);
+    assert_eq!(
+        limiter.request(&alice()).refund(&decision, &[1]).await.err().map(kind),
+        unavailable
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -501,7 +504,7 @@ async fn the_observer_gets_every_decision_and_failure_and_one_recovery() {
     assert_eq!(ask(2).await, ["recovered", "alice denied by store", "alice denied by store"]);
 
     limiter.peek(&alice(), 1).await;
-    limiter.check_with_policy(&Policy::new([Limit::per_day(9)]).unwrap(), &alice(), 1).await;
+    limiter.request(&alice()).policy(&Policy::new([Limit::per_day(9)]).unwrap()).check().await;
     assert_eq!(recorder.take(), ["alice allowed by store", "alice allowed by store"]);
 }
 
@@ -602,15 +605,15 @@ async fn a_disabled_limiter_allows_all_requests_without_calling_the_store() {
     let policy = Policy::new([Limit::per_hour(0)]).unwrap();
     let decisions = [
         limiter.check(&alice(), 7).await,
-        limiter.check_up_to(&alice(), 7).await,
+        limiter.request(&alice()).cost(7).check_up_to().await,
         limiter.peek(&alice(), 7).await,
-        limiter.charge(&alice(), 7).await,
-        limiter.check_with_policy(&policy, &alice(), 7).await,
+        limiter.request(&alice()).cost(7).charge().await,
+        limiter.request(&alice()).policy(&policy).cost(7).check().await,
     ];
     for decision in &decisions {
         assert_eq!((decision.origin(), decision.granted()), (Origin::Disabled, 7));
         assert!(decision.is_allowed());
-        limiter.refund(&alice(), decision, 7).await.unwrap();
+        limiter.request(&alice()).refund(decision, &[7]).await.unwrap();
     }
     assert_eq!((store.asked(), asked.load(Ordering::SeqCst)), (0, 0));
 }
@@ -624,11 +627,11 @@ async fn a_subject_without_a_policy_is_not_limited() {
     for _ in 0..5 {
         let decision = limiter.check(&alice(), 9).await;
         assert_eq!((decision.origin(), decision.granted()), (Origin::Unlimited, 9));
-        limiter.refund(&alice(), &decision, 9).await.unwrap();
+        limiter.request(&alice()).refund(&decision, &[9]).await.unwrap();
     }
     assert_eq!(limiter.usage(&alice()).await.unwrap().limits().len(), 0);
     limiter.reset(&alice()).await.unwrap();
-    assert!(limiter.reset_limit(&alice(), "hour").await.is_err());
+    assert!(limiter.request(&alice()).reset_limit("hour").await.is_err());
     assert_eq!(store.asked(), 0);
 
     let consumer = Subject::consumer("alice");
@@ -663,9 +666,9 @@ async fn the_preset_limits_unknown_clients_as_anonymous_ones() {
 async fn a_policy_for_one_call_replaces_the_policy_of_the_subject() {
     let limiter = three().build().unwrap();
     let policy = Policy::new([Limit::per_hour(5), Limit::per_day(1)]).unwrap();
-    let decision = limiter.check_with_policy(&policy, &alice(), 1).await;
+    let decision = limiter.request(&alice()).policy(&policy).check().await;
     assert_eq!(decision.policy(), Some(&policy));
-    assert!(!limiter.check_with_policy(&policy, &alice(), 1).await.is_allowed());
+    assert!(!limiter.request(&alice()).policy(&policy).check().await.is_allowed());
     // The hourly limits of both policies share a counter, so one unit is used. The daily limit
     // applies only to calls with `policy`.
     assert_eq!(used(&limiter).await, 1);
@@ -682,28 +685,28 @@ async fn a_refund_returns_at_most_the_granted_units() {
     assert!(!denied.is_allowed());
 
     let before = store.asked();
-    limiter.refund(&alice(), &denied, 2).await.unwrap();
-    limiter.refund(&alice(), &granted, 0).await.unwrap();
+    limiter.request(&alice()).refund(&denied, &[2]).await.unwrap();
+    limiter.request(&alice()).refund(&granted, &[0]).await.unwrap();
     let undecided = Decision::undecided(Cost::ONE, Origin::FailedOpen(FailureKind::TimedOut));
-    limiter.refund(&alice(), &undecided, 1).await.unwrap();
+    limiter.request(&alice()).refund(&undecided, &[1]).await.unwrap();
     assert_eq!(store.asked(), before, "there is nothing to refund");
 
-    limiter.refund(&alice(), &granted, 1).await.unwrap();
+    limiter.request(&alice()).refund(&granted, &[1]).await.unwrap();
     assert_eq!(used(&limiter).await, 1);
     limiter.check(&alice(), 2).await;
-    limiter.refund(&alice(), &granted, u64::MAX).await.unwrap();
+    limiter.request(&alice()).refund(&granted, &[u64::MAX]).await.unwrap();
     assert_eq!(used(&limiter).await, 1);
 
-    let part = limiter.check_up_to(&alice(), 9).await;
+    let part = limiter.request(&alice()).cost(9).check_up_to().await;
     assert_eq!((part.granted(), part.is_allowed()), (2, true));
-    limiter.refund(&alice(), &part, 9).await.unwrap();
+    limiter.request(&alice()).refund(&part, &[9]).await.unwrap();
     assert_eq!(used(&limiter).await, 1);
 }
 
 #[tokio::test]
 async fn used_units_are_charged_beyond_the_limit() {
     let limiter = three().build().unwrap();
-    assert!(limiter.charge(&alice(), 10).await.is_allowed());
+    assert!(limiter.request(&alice()).cost(10).charge().await.is_allowed());
     assert_eq!(used(&limiter).await, 10);
     let denied = limiter.check(&alice(), 1).await;
     assert_eq!((denied.is_allowed(), denied.limits().next().unwrap().remaining()), (false, 0));
@@ -727,12 +730,12 @@ async fn one_limit_or_all_are_reset() {
         let usage = limiter.usage(&alice()).await.unwrap();
         usage.limits().map(|limit| limit.used()).collect()
     };
-    limiter.reset_limit(&alice(), "hour").await.unwrap();
+    limiter.request(&alice()).reset_limit("hour").await.unwrap();
     assert_eq!(counts().await, [0, 3]);
     limiter.check(&alice(), 1).await;
     assert_eq!(counts().await, [1, 4]);
 
-    let error = limiter.reset_limit(&alice(), "week").await.unwrap_err();
+    let error = limiter.request(&alice()).reset_limit("week").await.unwrap_err();
     assert!(matches!(&error, ResetError::UnknownLimit(name) if name == "week"), "{error}");
     assert_eq!(counts().await, [1, 4]);
 

@@ -24,17 +24,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The bounds of a wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub(super) struct Wait {
     /// The longest time that a request waits.
-    pub(crate) at_most: Duration,
+    pub(super) at_most: Duration,
     /// The maximum number of requests of one subject that wait at the same time.
-    pub(crate) queue: usize,
-    /// Whether the charge is a reservation.
-    pub(crate) reserves: bool,
+    pub(super) queue: usize,
 }
 
 /// A request that may wait.
-pub(super) struct WaitingRequest {
+pub(super) struct QueuedRequest {
     pipeline: Arc<Pipeline>,
     counted: Counted,
     operation: Operation,
@@ -49,20 +47,25 @@ enum Counted {
     Rules(Arc<RequestParts>, OverLimit),
 }
 
-impl WaitingRequest {
+impl QueuedRequest {
     /// Creates a request of one subject, under its own policy.
     pub(super) fn of_subject(
         pipeline: &Arc<Pipeline>,
-        subject: &Subject,
-        cost: Cost,
+        (subject, cost): (&Subject, Cost),
         wait: Wait,
+        operation: Operation,
     ) -> Self {
-        Self::new(pipeline, Counted::Subject(subject.clone(), cost, wait), wait.reserves)
+        Self::new(pipeline, Counted::Subject(subject.clone(), cost, wait), operation)
     }
 
     /// Creates a request of several parts.
-    pub(super) fn of_parts(pipeline: &Arc<Pipeline>, parts: &[Part<'_>], wait: Wait) -> Self {
-        Self::new(pipeline, Counted::Parts(OwnedParts::new(parts), wait), wait.reserves)
+    pub(super) fn of_parts(
+        pipeline: &Arc<Pipeline>,
+        parts: &[Part<'_>],
+        wait: Wait,
+        operation: Operation,
+    ) -> Self {
+        Self::new(pipeline, Counted::Parts(OwnedParts::new(parts), wait), operation)
     }
 
     /// Creates a request that is counted under rules. If it is denied, the settings of the rules
@@ -74,14 +77,11 @@ impl WaitingRequest {
         default: OverLimit,
         operation: Operation,
     ) -> Self {
-        let counted = Counted::Rules(Arc::clone(parts), default);
-        let operation = Operation { is_counted: false, ..operation };
-        Self { pipeline: Arc::clone(pipeline), counted, operation }
+        Self::new(pipeline, Counted::Rules(Arc::clone(parts), default), operation)
     }
 
-    fn new(pipeline: &Arc<Pipeline>, counted: Counted, reserves: bool) -> Self {
-        let operation = pipeline.operation(Mode::Check);
-        let operation = Operation { reserves, is_counted: false, ..operation };
+    fn new(pipeline: &Arc<Pipeline>, counted: Counted, operation: Operation) -> Self {
+        let operation = Operation { is_counted: false, ..operation };
         Self { pipeline: Arc::clone(pipeline), counted, operation }
     }
 
@@ -133,17 +133,8 @@ impl WaitingRequest {
         match &self.counted {
             Counted::Subject(.., wait) | Counted::Parts(_, wait) => Some(*wait),
             Counted::Rules(parts, default) => {
-                self.wait_of(parts.on_over_limit(decision.denying_parts(), *default))
+                wait_of(parts.on_over_limit(decision.denying_parts(), *default))
             }
-        }
-    }
-
-    fn wait_of(&self, over_limit: OverLimit) -> Option<Wait> {
-        match over_limit {
-            OverLimit::Wait { at_most, queue } => {
-                Some(Wait { at_most, queue, reserves: self.operation.reserves })
-            }
-            OverLimit::Reject | OverLimit::Degrade => None,
         }
     }
 
@@ -190,7 +181,7 @@ impl WaitingRequest {
                 let of_rules = parts.parts();
                 let waited_for = of_rules.iter().enumerate().filter(|(_, part)| has_waiting(part));
                 let wait_for =
-                    |index| self.wait_of(parts.on_over_limit(std::iter::once(index), *default));
+                    |index| wait_of(parts.on_over_limit(std::iter::once(index), *default));
                 waited_for.map(|(index, _)| index).find_map(|index| Some((index, wait_for(index)?)))
             }
         }
@@ -277,6 +268,13 @@ impl WaitingRequest {
         let peek = Operation { mode: Mode::Peek, reserves: false, ..operation };
         let available = self.decide(peek).await;
         if available.is_allowed() { self.decide(operation).await } else { available }
+    }
+}
+
+fn wait_of(over_limit: OverLimit) -> Option<Wait> {
+    match over_limit {
+        OverLimit::Wait { at_most, queue } => Some(Wait { at_most, queue }),
+        OverLimit::Reject | OverLimit::Degrade => None,
     }
 }
 

@@ -41,11 +41,6 @@ impl RuleSet {
         self.rules().iter().map(|rule| &*rule.name)
     }
 
-    /// Returns the names of the rules in shadow.
-    pub(crate) fn names_in_shadow(&self) -> impl Iterator<Item = &str> {
-        self.rules().iter().filter(|rule| rule.is_shadow).map(|rule| &*rule.name)
-    }
-
     /// Returns the rules that may count one of `subjects`, in their order. If `request` is given, the
     /// rules that do not match it are left out.
     pub(crate) fn rules_of(

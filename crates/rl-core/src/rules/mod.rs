@@ -130,7 +130,7 @@ pub use request_match::Match;
 pub(crate) use rule::RequestCost;
 pub use rule::Rule;
 pub use rule_list::Rules;
-pub(crate) use rule_set::{RequestParts, RuleSet};
+pub(crate) use rule_set::{OfRule, RequestParts, RuleSet};
 pub(crate) use rule_source::ActiveRules;
 pub use rule_source::RuleSource;
 pub(crate) use valid_rule::{Defaults, Uncounted};

@@ -44,7 +44,7 @@ pub enum OverLimit {
     ///
     /// The request is rejected if the wait would be too long or the queue is full. If its client
     /// disconnects, the request leaves the queue.
-    /// [`RateLimiter::check_waiting`](crate::RateLimiter::check_waiting) has the details. In tests,
+    /// [`LimiterRequest::wait`](crate::LimiterRequest::wait) has the details. In tests,
     /// a [`TokioClock`](crate::time::TokioClock) makes the waits take no real time.
     Wait {
         /// The longest time that a request may wait.

@@ -14,7 +14,7 @@ use super::pseudonyms::pseudonyms;
 use super::request_match::{CompiledMatch, RequestView};
 use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
-use crate::decision::{LabelledParts, RuleLabel};
+use crate::decision::{Decision, LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
 use crate::key::{ClientAddress, RequestInfo};
 use crate::model::{Cost, Subject};
@@ -193,42 +193,51 @@ impl RuleSet {
         self.rules.iter().map(|rule| (&rule.namespace, rule.policies_by_tier()))
     }
 
-    /// Returns the part with which the rule called `name` counts `subject`. Returns `None` if there
-    /// is no such rule, or if a source has to find its limits.
+    /// Returns the part with which a rule counts `subject`. Returns `None` if there is no such rule, or
+    /// if a source has to find its limits. `policy` replaces the limits of the rule.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
-        name: &str,
-        subject: &'a Subject,
+        of: OfRule<'a>,
+        policy: Option<&'a Policy>,
         cost: Cost,
     ) -> Option<Part<'a>> {
-        let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
-        let policy = rule.limits(self.tier_of(rule, subject)).policy()?;
-        Some(rule.part(subject, policy, cost))
+        let rule = self.rule(of.rule)?;
+        let own = || rule.limits(self.tier_in_rule(rule, of)).policy();
+        Some(rule.part(of.subject, policy.or_else(own)?, cost))
     }
 
     /// Returns the label of the rule called `name`.
     pub(crate) fn label_of_rule(&self, name: &str) -> Option<Arc<RuleLabel>> {
-        let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
-        Some(Arc::clone(&rule.label))
+        Some(Arc::clone(&self.rule(name)?.label))
     }
 
-    /// Returns the parts of a request that has only one: the part with which the rule called `name`
-    /// counts `subject`. Returns `None` if there is no such rule.
-    ///
-    /// `tier` is the name of the request's tier. If it is `None`, the tier is that of `tier_by`.
+    /// Returns whether the rule called `name` is in shadow. Returns `None` if there is no such rule.
+    pub(crate) fn is_in_shadow(&self, name: &str) -> Option<bool> {
+        Some(self.rule(name)?.is_shadow)
+    }
+
+    fn rule(&self, name: &str) -> Option<&ValidRule> {
+        self.rules.iter().find(|rule| &*rule.name == name)
+    }
+
+    /// Returns the parts of a request that has only one: the part with which a rule counts `subject`.
+    /// Returns `None` if there is no such rule.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
-        name: &str,
-        tier: Option<&str>,
-        subject: &Subject,
+        of: OfRule<'_>,
         cost: Cost,
     ) -> Option<RequestParts> {
-        let place = self.rules.iter().position(|rule| &*rule.name == name)?;
-        let rule = &self.rules[place];
-        let named = |tier: &str| rule.tiers.iter().position(|(known, _)| known.name() == tier);
-        let tier = tier.map_or_else(|| self.tier_of(rule, subject), named);
-        let part = RulePart { place, tier, subject: subject.clone(), cost };
+        let place = self.rules.iter().position(|rule| &*rule.name == of.rule)?;
+        let tier = self.tier_in_rule(&self.rules[place], of);
+        let part = RulePart { place, tier, subject: of.subject.clone(), cost };
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
+    }
+
+    /// Returns the position of a tier among the tiers of the rule. The tier is the named one, or else
+    /// the one that `tier_by` returns.
+    fn tier_in_rule(&self, rule: &ValidRule, of: OfRule<'_>) -> Option<usize> {
+        let named = |tier: &str| rule.tiers.iter().position(|(known, _)| known.name() == tier);
+        of.tier.map_or_else(|| self.tier_of(rule, of.subject), named)
     }
 
     /// Returns the position of a subject's tier among the tiers of the rule. Returns `None` if the
@@ -254,6 +263,15 @@ impl RuleSet {
             None => self.tier_of(rule, subject),
         }
     }
+}
+
+/// A subject under the rule of a limiter, by the name of the rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfRule<'a> {
+    pub(crate) rule: &'a str,
+    /// The name of the tier of the request, if it is not that of `tier_by`.
+    pub(crate) tier: Option<&'a str>,
+    pub(crate) subject: &'a Subject,
 }
 
 /// The parts that rules make of one request.
@@ -313,6 +331,14 @@ impl RequestParts {
     /// Sets the result of the look-up at `index`.
     pub(crate) fn set_policy(&self, index: usize, policy: Option<Policy>) {
         let _ = self.found[index].set(policy);
+    }
+
+    /// Sets the policies that a decision on the request was made under, without a look-up.
+    pub(crate) fn set_policies_of(&self, decision: &Decision) {
+        for index in 0..self.found.len() {
+            let of_part = decision.of_part(index);
+            self.set_policy(index, of_part.and_then(|part| part.policy().cloned()));
+        }
     }
 
     /// Returns the parts that are counted, with their rules and policies.

@@ -23,12 +23,11 @@ use crate::time::Timestamp;
 /// let of_fleet = Policy::new([Limit::per_second(5_000)])?;
 ///
 /// let (key, all) = (Subject::consumer("abc123"), Subject::global());
-/// let decision = limiter
-///     .check_parts(&[
-///         Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
-///         Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet).undisclosed(),
-///     ])
-///     .await;
+/// let parts = [
+///     Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
+///     Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet).undisclosed(),
+/// ];
+/// let decision = limiter.request(&parts).check().await;
 /// assert!(decision.is_allowed());
 /// assert_eq!(decision.parts().map(|part| part.charged()).collect::<Vec<_>>(), [1, 1]);
 /// # Ok(()) }

@@ -72,7 +72,7 @@ impl Clock for ManualClock {
 /// let alice = Subject::user("alice");
 ///
 /// assert!(limiter.check(&alice, 1).await.is_allowed());
-/// let waited = limiter.check_waiting(&alice, 1, Duration::from_secs(3_600), 10).await;
+/// let waited = limiter.request(&alice).wait(Duration::from_secs(3_600), 10).check().await;
 /// assert!(waited.is_allowed());
 /// # Ok(()) }
 /// ```

@@ -121,8 +121,8 @@ impl RecordSource {
     /// let bucket = Subject::new(Realm::custom("resource")?, "payments");
     ///
     /// let policy = source.resource("payments", "shop").await?.expect("it is listed");
-    /// assert!(limiter.check_with_policy(&policy, &bucket, 2).await.is_allowed());
-    /// assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
+    /// assert!(limiter.request(&bucket).policy(&policy).cost(2).check().await.is_allowed());
+    /// assert!(!limiter.request(&bucket).policy(&policy).check().await.is_allowed());
     /// assert!(source.resource("payments", "sho").await?.is_none());
     /// # Ok(()) }
     /// ```

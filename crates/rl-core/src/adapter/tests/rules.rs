@@ -84,7 +84,7 @@ async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     drop(counted);
     permit.settle().await.unwrap();
     for (rule, units) in [("requests", 1), ("tokens", 150), ("units", 907)] {
-        let usage = http.limiter().usage_of_rule(rule, &Subject::global()).await.unwrap();
+        let usage = http.limiter().rule(rule).of(&Subject::global()).usage().await.unwrap();
         assert_eq!(usage.limits().next().map(|limit| limit.used()), Some(units));
     }
 }

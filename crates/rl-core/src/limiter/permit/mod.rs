@@ -15,7 +15,7 @@ use super::charges::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::headers::ResponseInfo;
-use crate::maybe_ready::{MaybeReady, both, done};
+use crate::maybe_ready::{both, done};
 use crate::model::{Cost, Subject};
 use crate::observe;
 use crate::rules::RequestParts;
@@ -134,23 +134,6 @@ impl Permit {
         Self { rules: Some(Arc::clone(rules)), ..permit }
     }
 
-    /// Creates the permit of a request once its decision is made.
-    pub(super) fn of_decision(
-        pipeline: &Arc<Pipeline>,
-        subject: &Subject,
-        decision: MaybeReady<Decision>,
-    ) -> MaybeReady<Self> {
-        match decision {
-            MaybeReady::Ready(Some(decision)) => {
-                MaybeReady::ready(Self::new(pipeline, None, subject.clone(), decision))
-            }
-            later => {
-                let (pipeline, subject) = (Arc::clone(pipeline), subject.clone());
-                later.map(move |decision| Self::new(&pipeline, None, subject, decision))
-            }
-        }
-    }
-
     /// Returns the decision on the request.
     #[must_use]
     pub fn decision(&self) -> &Decision {
@@ -222,7 +205,7 @@ impl Permit {
     }
 
     /// Sets the final cost of the part at `index` of a request of several parts
-    /// ([`RateLimiter::acquire_parts`](crate::RateLimiter::acquire_parts)). Ignores a part that
+    /// ([`LimiterRequest::acquire`](crate::LimiterRequest::acquire)). Ignores a part that
     /// does not exist.
     pub fn set_part_cost(&self, index: usize, cost: impl Into<Cost>) {
         let cost = cost.into();

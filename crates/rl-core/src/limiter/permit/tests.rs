@@ -306,7 +306,7 @@ async fn a_place_that_is_granted_too_late_is_freed() {
 #[tokio::test]
 async fn work_that_is_done_already_holds_no_place() {
     let limiter = two_at_once(MemoryStore::new());
-    let charged = limiter.charge(&alice(), 5).await;
+    let charged = limiter.request(&alice()).cost(5).charge().await;
     assert_eq!((charged.is_allowed(), charged.limits().len()), (true, 1));
     assert_eq!(both(&limiter).await, [0, 5]);
 }

@@ -36,16 +36,16 @@ const USUAL: [(bool, Origin); 12] = {
 };
 
 /// The state of a limiter now, and its settings, which its counts do not contain.
-pub(in crate::limiter) struct LimiterState<'a> {
-    pub(in crate::limiter) store_name: &'a str,
-    pub(in crate::limiter) store: StoreStats,
-    pub(in crate::limiter) in_flight: usize,
-    pub(in crate::limiter) waiting: usize,
-    pub(in crate::limiter) is_breaker_closed: bool,
-    pub(in crate::limiter) rules_file: Option<RulesFileStats>,
+pub(crate) struct LimiterState<'a> {
+    pub(crate) store_name: &'a str,
+    pub(crate) store: StoreStats,
+    pub(crate) in_flight: usize,
+    pub(crate) waiting: usize,
+    pub(crate) is_breaker_closed: bool,
+    pub(crate) rules_file: Option<RulesFileStats>,
     /// The policies of each rule by tier; the tier is an empty text for subjects without one. The
     /// rule is `None` for the policy of a limiter without rules.
-    pub(in crate::limiter) policies: Vec<(Option<Namespace>, PoliciesByTier)>,
+    pub(crate) policies: Vec<(Option<Namespace>, PoliciesByTier)>,
 }
 
 /// The policies of a rule, each with the name of its tier.
@@ -56,7 +56,7 @@ type Configured = BTreeMap<usize, Vec<(String, Limit)>>;
 
 impl Tally {
     /// Returns all counts.
-    pub(in crate::limiter) fn stats(&self, state: LimiterState<'_>) -> LimiterStats {
+    pub(crate) fn stats(&self, state: LimiterState<'_>) -> LimiterStats {
         let sum =
             |count: fn(&TallyShard) -> &ThreadCount| self.shards.sum(|shard| count(shard).get());
         // `ended` is read before `begun`, so that the difference is never negative.

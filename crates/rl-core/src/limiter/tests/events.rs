@@ -112,7 +112,7 @@ async fn a_limit_is_reported_once_at_80_90_and_100_percent_in_each_window_of_a_s
     // again.
     let decision = ready(limiter.check(&alice(), 20));
     assert_eq!(lines.take(), crossed("alice")[2..]);
-    ready(limiter.refund(&alice(), &decision, 20)).unwrap();
+    ready(limiter.request(&alice()).refund(&decision, &[20])).unwrap();
     ready(limiter.check(&alice(), 20));
     ready(limiter.peek(&Subject::user("carol"), 20));
     assert_eq!(lines.take(), [""; 0]);
@@ -158,7 +158,7 @@ async fn an_event_names_the_rule_of_its_part() {
             Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
             Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet),
         ];
-        ready(limiter.check_parts(&parts));
+        ready(limiter.request(&parts).check());
     }
     let expected = [
         "default/keys on memory: near_limit alice hour 100 suppressed 0",

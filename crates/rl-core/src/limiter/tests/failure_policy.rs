@@ -83,7 +83,7 @@ async fn units_go_back_to_the_store_that_took_them() {
     let settled_up = limiter.acquire(&alice(), 1).await;
     assert!(!settled_up.decision().is_allowed(), "the share of 10 is used up");
     assert_eq!(used(&beside).await, 10);
-    limiter.refund(&alice(), &of_fallback, 3).await.unwrap();
+    limiter.request(&alice()).refund(&of_fallback, &[3]).await.unwrap();
     assert_eq!(used(&beside).await, 7);
     settled_down.set_cost(1);
     drop(settled_down);
@@ -264,7 +264,7 @@ proptest! {
         let store = MemoryStore::builder().clock(clock).build();
         let alone = RateLimiter::builder().policies(share).store(store).build().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let granted = runtime.block_on(alone.check_up_to(&alice(), Cost::new(1_000))).granted();
+        let granted = runtime.block_on(alone.request(&alice()).cost(Cost::new(1_000)).check_up_to()).granted();
         prop_assert!(granted <= share_of(limit.capacity()));
     }
 }

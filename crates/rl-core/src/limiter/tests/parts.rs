@@ -47,7 +47,7 @@ impl Rules {
     }
 
     async fn used(&self, part: Part<'_>) -> Vec<u64> {
-        let usage = self.limiter.usage_of_part(part).await.unwrap();
+        let usage = self.limiter.request(&part).usage().await.unwrap();
         usage.limits().map(|limit| limit.used()).collect()
     }
 }
@@ -64,7 +64,7 @@ async fn an_abusive_key_uses_up_nothing_of_the_fleet() {
     let parts = rules.parts(&key, &all);
     let mut denied = 0;
     for _ in 0..30 {
-        let decision = rules.limiter.check_parts(&parts).await;
+        let decision = rules.limiter.request(&parts).check().await;
         denied += u64::from(!decision.is_allowed());
     }
     assert_eq!(denied, 29);
@@ -78,17 +78,17 @@ async fn a_part_that_is_not_disclosed_shows_no_numbers() {
     let [of_key, of_fleet] = rules.parts(&key, &all);
     let parts = [of_fleet.undisclosed(), of_key];
 
-    let allowed = rules.limiter.check_parts(&parts).await;
+    let allowed = rules.limiter.request(&parts).check().await;
     assert_eq!((allowed.is_allowed(), allowed.governing_part()), (true, Some(1)));
     assert_eq!(allowed.policy(), Some(of_key.policy), "the fleet has fewer units left");
 
-    let denied = rules.limiter.check_parts(&parts).await;
+    let denied = rules.limiter.request(&parts).check().await;
     assert!(!denied.is_allowed());
     assert_eq!((over(&denied), denied.denying_part()), (vec![true, false], Some(0)));
     assert_eq!(denied.governing(GoverningLimit::ShortestActive).map(|limit| limit.max()), None);
     assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 59));
 
-    let alone = rules.limiter.check_parts(&[of_fleet.undisclosed()]).await;
+    let alone = rules.limiter.request(&[of_fleet.undisclosed()]).check().await;
     assert!(!alone.is_allowed() && alone.limits().next().is_none());
     assert_eq!((alone.governing_part(), alone.parts().len()), (None, 1));
 }
@@ -98,12 +98,12 @@ async fn the_part_that_denies_for_the_longest_time_governs() {
     let rules = rules(in_memory(), &["1/minute"], &["1/hour", "1/second"]);
     let (key, all) = (alice(), Subject::global());
     let parts = rules.parts(&key, &all);
-    assert!(rules.limiter.check_parts(&parts).await.is_allowed());
-    let denied = rules.limiter.check_parts(&parts).await;
+    assert!(rules.limiter.request(&parts).check().await.is_allowed());
+    let denied = rules.limiter.request(&parts).check().await;
     assert_eq!((over(&denied), denied.governing_part()), (vec![true, true], Some(0)));
     assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 3_599));
     let never =
-        rules.limiter.check_parts(&[parts[0], Part { cost: Cost::new(2), ..parts[1] }]).await;
+        rules.limiter.request(&[parts[0], Part { cost: Cost::new(2), ..parts[1] }]).check().await;
     assert_eq!(never.retry_after(), RetryAfter::Never);
 }
 
@@ -115,17 +115,17 @@ async fn a_part_in_shadow_denies_nothing_and_counts_whole_requests() {
     let [of_key, of_fleet] = rules.parts(&key, &all);
     let parts = [of_key.shadow(), of_fleet];
     for expected in [vec![false, false], vec![true, false]] {
-        let decision = rules.limiter.check_parts(&parts).await;
+        let decision = rules.limiter.request(&parts).check().await;
         assert!(decision.is_allowed());
         assert_eq!((over(&decision), decision.retry_after()), (expected, RetryAfter::Now));
         assert_eq!(decision.governing_part(), Some(1));
     }
     assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![1, 1], vec![2]));
-    let alone = rules.limiter.check_parts(&parts[..1]).await;
+    let alone = rules.limiter.request(&parts[..1]).check().await;
     assert!(alone.is_allowed());
     assert_eq!(alone.over_in_shadow().count(), 1);
     // The settlement of a request must not charge a part that was not charged.
-    let permit = rules.limiter.acquire_parts(&parts).await;
+    let permit = rules.limiter.request(&parts).acquire().await;
     permit.set_cost(4);
     permit.settle().await.unwrap();
     assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![1, 1], vec![6]));
@@ -137,13 +137,13 @@ async fn each_part_of_a_permit_is_settled_at_its_own_cost() {
     let (key, all) = (alice(), Subject::global());
     let [of_key, of_fleet] = rules.parts(&key, &all);
     let parts = [of_key, Part { cost: Cost::new(600), ..of_fleet }];
-    let permit = rules.limiter.acquire_parts(&parts).await;
+    let permit = rules.limiter.request(&parts).acquire().await;
     assert!(permit.decision().is_allowed());
     assert_eq!(permit.decision().parts().len(), 2);
-    let other = rules.limiter.acquire_parts(&rules.parts(&key, &all)).await;
+    let other = rules.limiter.request(&rules.parts(&key, &all)).acquire().await;
     assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2, 2], vec![601]));
 
-    let denied = rules.limiter.acquire_parts(&parts).await;
+    let denied = rules.limiter.request(&parts).acquire().await;
     assert_eq!(over(denied.decision()), [true, false]);
     denied.set_cost(7);
     drop(denied);
@@ -161,12 +161,12 @@ async fn each_part_is_refunded_its_own_units() {
     let (key, all) = (alice(), Subject::global());
     let [of_key, of_fleet] = rules.parts(&key, &all);
     let parts = [Part { cost: Cost::new(3), ..of_key }, Part { cost: Cost::new(600), ..of_fleet }];
-    let decision = rules.limiter.check_parts(&parts).await;
-    rules.limiter.refund_parts(&parts, &decision, &[1, 900]).await.unwrap();
+    let decision = rules.limiter.request(&parts).check().await;
+    rules.limiter.request(&parts).refund(&decision, &[1, 900]).await.unwrap();
     assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2], vec![0]));
-    rules.limiter.reset_part(of_key, Some("minute")).await.unwrap();
+    rules.limiter.request(&of_key).reset_limit("minute").await.unwrap();
     assert_eq!(rules.used(of_key).await, [0]);
-    assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
+    assert!(rules.limiter.request(&of_key).reset_limit("hour").await.is_err());
 }
 
 /// Fault: each part was settled by a call of its own, so that the parts changed one after the
@@ -180,7 +180,7 @@ async fn all_parts_are_settled_freed_and_refunded_in_one_call() {
     let (key, all) = (alice(), Subject::global());
     let parts = rules.parts(&key, &all).map(|part| Part { cost: 2.into(), ..part });
     let calls = async |operation: &dyn Fn(Permit) -> StoreFuture<()>| {
-        let permit = rules.limiter.acquire_parts(&parts).await;
+        let permit = rules.limiter.request(&parts).acquire().await;
         permit.set_part_cost(0, 5);
         permit.set_part_cost(1, 0);
         let before = store.asked();
@@ -193,9 +193,9 @@ async fn all_parts_are_settled_freed_and_refunded_in_one_call() {
         MaybeReady::ready(Ok(()))
     });
     assert_eq!(dropped.await, 1);
-    let decision = rules.limiter.check_parts(&parts).await;
+    let decision = rules.limiter.request(&parts).check().await;
     let before = store.asked();
-    rules.limiter.refund_parts(&parts, &decision, &[1, 2]).await.unwrap();
+    rules.limiter.request(&parts).refund(&decision, &[1, 2]).await.unwrap();
     assert_eq!(store.asked() - before, 1);
     let used = (rules.used(parts[0]).await, rules.used(parts[1]).await);
     assert_eq!(used, (vec![5 + 5 + 1, 1], vec![0, 0]));
@@ -219,22 +219,22 @@ async fn parts_with_the_same_counters_are_refunded_and_settled_as_one_request() 
     let rules = rules(in_memory(), &["9/minute"], &["20/minute:requests", "10000/minute"]);
     let parts = twice(&rules, bob(), [100, 50]);
     // A unit of another request. No refund below may return it.
-    rules.limiter.check_parts(&[parts[0]]).await;
+    rules.limiter.request(&[parts[0]]).check().await;
     for (units, expected) in
         [([100, 50], vec![1, 100]), ([100, 0], vec![2, 150]), ([0, 900], vec![3, 250])]
     {
-        let decision = rules.limiter.check_parts(&parts).await;
+        let decision = rules.limiter.request(&parts).check().await;
         assert!(decision.is_allowed());
-        rules.limiter.refund_parts(&parts, &decision, &units).await.unwrap();
+        rules.limiter.request(&parts).refund(&decision, &units).await.unwrap();
         assert_eq!(rules.used(parts[0]).await, expected, "{units:?}");
     }
-    let permit = rules.limiter.acquire_parts(&parts).await;
+    let permit = rules.limiter.request(&parts).acquire().await;
     permit.set_part_cost(0, 0);
     permit.add_part_cost(1, 7);
     assert_eq!(permit.cost(), Cost::ZERO);
     drop(permit);
     assert_eq!(rules.used(parts[0]).await, [4, 307]);
-    let permit = rules.limiter.acquire_parts(&parts).await;
+    let permit = rules.limiter.request(&parts).acquire().await;
     permit.set_cost(0);
     permit.settle().await.unwrap();
     assert_eq!(rules.used(parts[0]).await, [4, 307]);
@@ -248,8 +248,8 @@ async fn parts_with_the_same_counters_hold_one_place_under_a_limit_that_counts_r
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store);
     let rules = rules(limiter.build().unwrap(), &["9/minute"], &["3:concurrency:requests"]);
     let parts = twice(&rules, bob(), [100, 50]);
-    let permit = rules.limiter.acquire_parts(&parts).await;
-    let other = rules.limiter.acquire_parts(&parts[..1]).await;
+    let permit = rules.limiter.request(&parts).acquire().await;
+    let other = rules.limiter.request(&parts[..1]).acquire().await;
     assert_eq!(rules.used(parts[0]).await, [2]);
     tokio::time::timeout(Duration::from_secs(35), std::future::pending::<()>()).await.unwrap_err();
     assert_eq!(rules.used(parts[0]).await, [2]);
@@ -268,8 +268,8 @@ async fn a_request_of_too_many_parts_is_a_configuration_failure_even_if_a_policy
     let nine: Vec<_> = subjects.iter().map(|one| Part::new(one, &blocked, ONE)).collect();
     let wait = Duration::from_secs(1);
     let decisions = [
-        rules.limiter.check_parts(&nine).await,
-        rules.limiter.check_parts_waiting(&nine, wait, 9).await,
+        rules.limiter.request(&nine).check().await,
+        rules.limiter.request(&nine).wait(wait, 9).check().await,
     ];
     for decision in decisions {
         let failures = [Origin::FailedOpen, Origin::FailedClosed];
@@ -289,7 +289,7 @@ async fn a_policy_denies_the_summed_cost_of_parts_while_the_store_is_down() {
     for (costs, expected) in
         [([2, 2], Origin::Policy), ([2, 1], Origin::FailedOpen(FailureKind::Unavailable))]
     {
-        let decision = rules.limiter.check_parts(&twice(&rules, bob(), costs)).await;
+        let decision = rules.limiter.request(&twice(&rules, bob(), costs)).check().await;
         assert_eq!(decision.origin(), expected, "{costs:?}");
     }
 }
@@ -309,7 +309,7 @@ async fn the_share_of_a_fallback_grants_the_summed_cost_of_a_request() {
         ([200, 200], false, fallback),
         ([600, 600], false, Origin::Policy),
     ] {
-        let decision = rules.limiter.check_parts(&twice(&rules, bob(), costs)).await;
+        let decision = rules.limiter.request(&twice(&rules, bob(), costs)).check().await;
         assert_eq!((decision.is_allowed(), decision.origin()), (is_allowed, origin), "{costs:?}");
     }
 }
@@ -322,7 +322,7 @@ async fn a_limit_in_shadow_does_not_keep_places_under_a_limiter_in_shadow() {
     let rules = rules(limiter, &["9/minute"], &["1/hour:shadow", "2:concurrency"]);
     let parts = twice(&rules, bob(), [1, 0]);
     for _ in 0..3 {
-        let permit = rules.limiter.acquire_parts(&parts[..1]).await;
+        let permit = rules.limiter.request(&parts[..1]).acquire().await;
         assert_eq!(rules.used(parts[0]).await[1], 1);
         drop(permit);
     }
@@ -345,7 +345,7 @@ async fn a_check_up_to_grants_every_part_the_same_units_or_its_cost() {
         ((1, 1), vec![0, 0]),
         ((0, 50), vec![0, 10]),
     ] {
-        let decision = rules.limiter.check_parts_up_to(&of(costs.0, costs.1)).await;
+        let decision = rules.limiter.request(&of(costs.0, costs.1)).check_up_to().await;
         let charged: Vec<_> = decision.parts().map(|part| part.charged()).collect();
         assert_eq!(charged, expected, "{costs:?}");
     }
@@ -356,7 +356,8 @@ async fn work_that_is_done_already_is_charged_to_the_rates_of_all_parts() {
     let rules = rules(in_memory(), &["2:concurrency"], &["1/minute", "2:concurrency"]);
     let (key, all) = (alice(), Subject::global());
     let [of_key, of_fleet] = rules.parts(&key, &all);
-    let decision = rules.limiter.charge_parts(&[Part { cost: 5.into(), ..of_key }, of_fleet]).await;
+    let decision =
+        rules.limiter.request(&[Part { cost: 5.into(), ..of_key }, of_fleet]).charge().await;
     assert!(decision.is_allowed());
     assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![5, 0], vec![0]));
 }
@@ -370,11 +371,11 @@ async fn a_block_of_one_part_denies_without_a_store() {
     let [of_key, of_fleet] = rules.parts(&key, &all);
     let blocked = of_fleet.policy.blocked_until(None);
     let blocked = Part { policy: &blocked, ..of_fleet };
-    let denied = rules.limiter.check_parts(&[of_key, blocked]).await;
+    let denied = rules.limiter.request(&[of_key, blocked]).check().await;
     assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::Policy));
     assert_eq!((over(&denied), store.asked()), (vec![false, true], 0));
-    assert!(rules.limiter.check_parts(&[of_key, blocked.shadow()]).await.is_allowed());
-    assert!(rules.limiter.check_parts(&[]).await.is_allowed());
+    assert!(rules.limiter.request(&[of_key, blocked.shadow()]).check().await.is_allowed());
+    assert!(rules.limiter.request(&[]).check().await.is_allowed());
 }
 
 #[tokio::test]
@@ -392,19 +393,19 @@ async fn the_failure_policy_decides_for_all_parts() {
     let (key, all) = (alice(), Subject::global());
     for (on_failure, expected) in [(OnFailure::Allow, true), (OnFailure::Reject, false)] {
         let rules = build(on_failure, None);
-        let decision = rules.limiter.check_parts(&rules.parts(&key, &all)).await;
+        let decision = rules.limiter.request(&rules.parts(&key, &all)).check().await;
         assert_eq!(decision.is_allowed(), expected);
     }
     let rules = build(OnFailure::Allow, Some(MemoryStore::new()));
     let parts = rules.parts(&key, &all);
     for expected in [true, true, false] {
-        let decision = rules.limiter.check_parts(&parts).await;
+        let decision = rules.limiter.request(&parts).check().await;
         assert_eq!(decision.is_allowed(), expected);
         assert_eq!(decision.origin(), Origin::Fallback(FailureKind::Unavailable));
         assert_eq!(over(&decision), [!expected, false]);
     }
     // The fallback also decides a request with a permit.
-    let permit = rules.limiter.acquire_parts(&[Part { cost: 2.into(), ..parts[1] }]).await;
+    let permit = rules.limiter.request(&[Part { cost: 2.into(), ..parts[1] }]).acquire().await;
     assert!(permit.decision().is_allowed());
 }
 
@@ -416,7 +417,7 @@ async fn a_request_of_parts_waits_in_the_queue_of_the_part_that_denies() {
     let (one, other, all) = (alice(), Subject::user("bob"), Subject::global());
     let wait = |key: &Subject| {
         let parts = rules.parts(key, &all);
-        rules.limiter.check_parts_waiting(&parts, Duration::from_secs(5), 9)
+        rules.limiter.request(&parts).wait(Duration::from_secs(5), 9).check()
     };
     let asked = (0..6).map(|n| wait(if n % 2 == 0 { &one } else { &other }));
     for decision in futures_of(asked.collect()).await {
@@ -424,7 +425,8 @@ async fn a_request_of_parts_waits_in_the_queue_of_the_part_that_denies() {
     }
     assert!(rules.limiter.pipeline.wait_queues.is_empty());
     assert_eq!(rules.used(rules.parts(&one, &all)[1]).await, [2]);
-    let none = rules.limiter.check_parts_waiting(&rules.parts(&one, &all), Duration::ZERO, 9).await;
+    let none =
+        rules.limiter.request(&rules.parts(&one, &all)).wait(Duration::ZERO, 9).check().await;
     assert!(!none.is_allowed());
 }
 
@@ -436,4 +438,31 @@ async fn futures_of(futures: Vec<crate::maybe_ready::MaybeReady<Decision>>) -> V
         decisions.push(task.await.unwrap());
     }
     decisions
+}
+
+#[tokio::test]
+async fn the_cost_and_the_limits_of_a_request_replace_those_of_its_parts() {
+    let rules = rules(in_memory(), &["100/minute"], &["100/minute"]);
+    let (key, all) = (alice(), Subject::global());
+    let parts = rules.parts(&key, &all);
+    let request = rules.limiter.request(&parts);
+    let decision = request.cost(4).check().await;
+    assert_eq!(decision.parts().map(|part| part.charged()).collect::<Vec<_>>(), [4, 4]);
+    let narrow = policy(&["5/minute"]);
+    assert!(!request.policy(&narrow).cost(2).check().await.is_allowed());
+    assert!(request.policy(&narrow).check().await.is_allowed());
+    assert_eq!((rules.used(parts[0]).await, rules.used(parts[1]).await), (vec![5], vec![5]));
+}
+
+#[tokio::test]
+async fn a_limit_is_reset_in_each_part_that_has_it() {
+    let rules = rules(in_memory(), &["9/minute", "9/day"], &["9/minute", "9/hour"]);
+    let (key, all) = (alice(), Subject::global());
+    let parts = rules.parts(&key, &all);
+    let request = rules.limiter.request(&parts);
+    assert!(request.check().await.is_allowed());
+    request.reset_limit("minute").await.unwrap();
+    request.reset_limit("day").await.unwrap();
+    assert!(request.reset_limit("week").await.is_err());
+    assert_eq!((rules.used(parts[0]).await, rules.used(parts[1]).await), (vec![0, 1], vec![0, 0]));
 }

@@ -52,10 +52,10 @@ async fn every_operation_denies_without_the_store_where_no_counter_is_needed() {
         let limiter = builder.build().unwrap();
         for decision in [
             limiter.check(&alice(), cost).await,
-            limiter.check_up_to(&alice(), cost).await,
+            limiter.request(&alice()).cost(cost).check_up_to().await,
             limiter.peek(&alice(), cost).await,
-            limiter.check_with_policy(&policy, &alice(), cost).await,
-            limiter.check_waiting(&alice(), cost, Duration::from_secs(9), 9).await,
+            limiter.request(&alice()).policy(&policy).cost(cost).check().await,
+            limiter.request(&alice()).cost(cost).wait(Duration::from_secs(9), 9).check().await,
             limiter.acquire(&alice(), cost).await.decision().clone(),
         ] {
             assert_denied_alone(&decision, retry_after);
@@ -83,9 +83,10 @@ async fn a_cost_above_every_capacity_is_denied_without_the_store() {
         assert_eq!(store.asked(), 0, "{limits:?}");
         // The store decides a cost that the limit could grant. It also decides `check_up_to` with a
         // larger cost, because it may grant a part of that cost.
-        for decision in
-            [limiter.check(&alice(), most).await, limiter.check_up_to(&alice(), most + 1).await]
-        {
+        for decision in [
+            limiter.check(&alice(), most).await,
+            limiter.request(&alice()).cost(most + 1).check_up_to().await,
+        ] {
             assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
         }
         assert_eq!(store.asked(), 2, "{limits:?}");
@@ -121,7 +122,7 @@ async fn a_disabled_limiter_enforces_no_block() {
     let (builder, _) = open(policy(&["0/minute"]).blocked_until(None));
     let off = builder.enabled(false).build().unwrap();
     assert_eq!(off.check(&alice(), 1).await.origin(), Origin::Disabled);
-    let waited = off.check_waiting(&alice(), 1, Duration::ZERO, 1).await;
+    let waited = off.request(&alice()).wait(Duration::ZERO, 1).check().await;
     assert_eq!(waited.origin(), Origin::Disabled);
 }
 
@@ -130,7 +131,7 @@ async fn charge_reaches_the_store_for_a_blocked_subject() {
     let (builder, store) = open(policy(&["5/minute"]).blocked_until(None));
     store.fail_with(None);
     let limiter = builder.build().unwrap();
-    assert_eq!(limiter.charge(&alice(), 3).await.origin(), Origin::Store);
+    assert_eq!(limiter.request(&alice()).cost(3).charge().await.origin(), Origin::Store);
     let usage = limiter.usage(&alice()).await.unwrap();
     assert_eq!(usage.limits().next().map(|limit| (limit.used(), limit.max())), Some((3, 5)));
 }
@@ -163,7 +164,7 @@ async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     let (builder, _) = open(policy(&["5/minute"]).blocked_until(NOW.plus_micros(1)));
     let limiter = builder.build().unwrap();
     let begun = tokio::time::Instant::now();
-    let denied = limiter.check_waiting(&alice(), 1, Duration::from_secs(60), 9).await;
+    let denied = limiter.request(&alice()).wait(Duration::from_secs(60), 9).check().await;
     assert_denied_alone(&denied, RetryAfter::In(Duration::from_micros(1)));
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert!(!denied.degraded_if_denied().is_degraded());
@@ -180,12 +181,12 @@ async fn a_denial_by_the_policy_says_nothing_about_the_store() {
     let asked = store.asked();
     let closed = policy(&["0/minute"]);
     for _ in 0..100 {
-        let denied = limiter.check_with_policy(&closed, &alice(), 1).await;
+        let denied = limiter.request(&alice()).policy(&closed).check().await;
         assert_denied_alone(&denied, RetryAfter::Never);
     }
     assert_eq!(
         limiter.check(&alice(), 1).await.origin(),
         Origin::FailedOpen(FailureKind::Unavailable)
     );
-    assert_eq!((store.asked(), limiter.in_flight()), (asked, 0), "the breaker is open");
+    assert_eq!((store.asked(), limiter.stats().in_flight), (asked, 0), "the breaker is open");
 }

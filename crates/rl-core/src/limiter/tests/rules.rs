@@ -55,7 +55,8 @@ async fn a_disabled_limiter_looks_no_policy_up() {
         });
         let rule = Rule::named("records").policies(source);
         let limiter = under([rule, fleet()]).enabled(false).build().unwrap();
-        let decisions = [decide(&limiter).await, limiter.check_rule("records", &alice(), 1).await];
+        let decisions =
+            [decide(&limiter).await, limiter.rule("records").of(&alice()).check().await];
         for decision in decisions {
             assert_eq!((decision.origin(), decision.granted()), (Origin::Disabled, 1), "{kind}");
         }
@@ -67,7 +68,7 @@ async fn a_disabled_limiter_looks_no_policy_up() {
 #[tokio::test]
 async fn a_rule_that_does_not_exist_denies_nothing_in_shadow_or_if_the_limiter_is_disabled() {
     let check = async |limiter: RateLimiterBuilder| {
-        limiter.build().unwrap().check_rule("removed", &alice(), 1).await
+        limiter.build().unwrap().rule("removed").of(&alice()).check().await
     };
     let unsupported = FailureKind::Unsupported;
     let enforced = check(under([fleet()])).await;
@@ -91,8 +92,8 @@ async fn a_failed_look_up_of_a_rule_in_shadow_leaves_the_other_rules_in_force() 
         let decided = decisions.map(|decision| (decision.origin(), decision.is_allowed()));
         assert_eq!(decided, [(Origin::Store, true), (Origin::Store, false)], "{kind}");
         // An administrator must see the failure.
-        assert_eq!(limiter.usage_of_rule("trial", &alice()).await.unwrap_err().kind(), kind);
-        assert!(limiter.reset_rule("trial", &alice()).await.is_err());
+        assert_eq!(limiter.rule("trial").of(&alice()).usage().await.unwrap_err().kind(), kind);
+        assert!(limiter.rule("trial").of(&alice()).reset().await.is_err());
 
         let enforced = under([Rule::named("records").policies(source), fleet()]).build().unwrap();
         assert!(decide(&enforced).await.origin().is_failure());
@@ -155,28 +156,28 @@ async fn a_peek_under_a_rule_charges_and_counts_nothing() {
     let limiter = under([fleet(), failing]).build().unwrap();
     let all = Subject::global();
     for _ in 0..3 {
-        assert!(limiter.peek_rule("fleet", &all, 1).await.is_allowed());
-        assert!(!limiter.peek_rule("fleet", &all, 2).await.is_allowed());
-        assert!(limiter.peek_rule("records", &alice(), 1).await.origin().is_failure());
-        assert!(limiter.peek_rule("removed", &alice(), 1).await.origin().is_failure());
+        assert!(limiter.rule("fleet").of(&all).peek().await.is_allowed());
+        assert!(!limiter.rule("fleet").of(&all).cost(2).peek().await.is_allowed());
+        assert!(limiter.rule("records").of(&alice()).peek().await.origin().is_failure());
+        assert!(limiter.rule("removed").of(&alice()).peek().await.origin().is_failure());
     }
     assert!(limiter.stats().decisions.iter().all(|count| count.count == 0));
-    assert!(limiter.check_rule("fleet", &all, 1).await.is_allowed());
-    assert!(!limiter.peek_rule("fleet", &all, 1).await.is_allowed());
+    assert!(limiter.rule("fleet").of(&all).check().await.is_allowed());
+    assert!(!limiter.rule("fleet").of(&all).peek().await.is_allowed());
 }
 
 #[tokio::test]
 async fn one_limit_of_a_rule_is_reset_by_its_name() {
     let users = Rule::named("users").limits([Limit::per_minute(5), Limit::per_hour(9)]);
     let limiter = under([users, fleet()]).build().unwrap();
-    limiter.check_rule("users", &alice(), 3).await;
-    limiter.reset_limit_of_rule("users", &alice(), "minute").await.unwrap();
-    let usage = limiter.usage_of_rule("users", &alice()).await.unwrap();
+    limiter.rule("users").of(&alice()).cost(3).check().await;
+    limiter.rule("users").of(&alice()).reset_limit("minute").await.unwrap();
+    let usage = limiter.rule("users").of(&alice()).usage().await.unwrap();
     assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [0, 3]);
     for (rule, limit, words) in
         [("users", "day", "no limit is called \"day\""), ("removed", "minute", "\"removed\"")]
     {
-        let error = limiter.reset_limit_of_rule(rule, &alice(), limit).await.unwrap_err();
+        let error = limiter.rule(rule).of(&alice()).reset_limit(limit).await.unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
     }
 }
@@ -195,12 +196,12 @@ fn limits(usage: &Decision) -> Vec<(&str, u64, u64)> {
 #[tokio::test]
 async fn usage_and_peeks_use_the_limits_of_the_given_tier() {
     let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
-    limiter.check_rule("clients", &alice(), 8).await;
-    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
+    limiter.rule("clients").of(&alice()).cost(8).check().await;
+    let usage = limiter.rule("clients").tier("pro").of(&alice()).usage().await.unwrap();
     assert_eq!(limits(&usage), [("minute", 8, 50), ("day", 0, 1_000)]);
-    assert!(!limiter.peek_rule("clients", &alice(), 8).await.is_allowed());
-    assert!(limiter.peek_rule_in_tier("clients", "pro", &alice(), 8).await.is_allowed());
-    let usage = limiter.usage_of_rule_in_tier("clients", "other", &alice()).await.unwrap();
+    assert!(!limiter.rule("clients").of(&alice()).cost(8).peek().await.is_allowed());
+    assert!(limiter.rule("clients").tier("pro").of(&alice()).cost(8).peek().await.is_allowed());
+    let usage = limiter.rule("clients").tier("other").of(&alice()).usage().await.unwrap();
     assert_eq!(limits(&usage), [("minute", 8, 10)]);
     let found = limiter.rules_of(&[alice()], None);
     assert_eq!((&found[0].tier, &*found[0].tiers), (&None, &["pro".to_owned()][..]));
@@ -215,14 +216,14 @@ async fn limits_of_a_tier_are_reset_with_those_of_the_rule() {
     let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
     let request = FakeRequest::get("/").identified(alice()).tier("pro");
     assert!(decide_request(&limiter, &request).await.is_allowed());
-    limiter.reset_limit_of_rule("clients", &alice(), "day").await.unwrap();
-    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
+    limiter.rule("clients").of(&alice()).reset_limit("day").await.unwrap();
+    let usage = limiter.rule("clients").tier("pro").of(&alice()).usage().await.unwrap();
     assert_eq!(limits(&usage), [("minute", 1, 50), ("day", 0, 1_000)]);
     assert!(decide_request(&limiter, &request).await.is_allowed());
-    limiter.reset_rule("clients", &alice()).await.unwrap();
-    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
+    limiter.rule("clients").of(&alice()).reset().await.unwrap();
+    let usage = limiter.rule("clients").tier("pro").of(&alice()).usage().await.unwrap();
     assert_eq!(limits(&usage), [("minute", 0, 50), ("day", 0, 1_000)]);
-    let week = limiter.reset_limit_of_rule("clients", &alice(), "week").await;
+    let week = limiter.rule("clients").of(&alice()).reset_limit("week").await;
     assert!(matches!(week, Err(ResetError::UnknownLimit(name)) if name == "week"));
 }
 
@@ -249,7 +250,7 @@ fn rules_are_found_by_subject_and_request() {
     assert_eq!(names(Subject::user("alice")), [""; 0]);
     let all = ["consumers", "exports", "routes", "addresses", "fleet"];
     assert_eq!(limiter.rule_names().unwrap(), all);
-    assert_eq!(limiter.rule_names_in_shadow(), ["fleet"]);
+    assert_eq!(all.map(|rule| limiter.rule(rule).is_shadow()), [false, false, false, false, true]);
 
     let subjects = [Subject::consumer("abc"), Subject::global()];
     let found = limiter.rules_of(&subjects, Some(&FakeRequest::get("/other")));
@@ -265,4 +266,77 @@ fn rules_are_found_by_subject_and_request() {
     assert!(export[1].has_match && export[3].is_shadow);
     let alone = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
     assert_eq!((alone.rule_names(), alone.rules_of(&subjects, None)), (None, Vec::new()));
+}
+
+/// Returns a rule whose limits a source looks up. The look-up takes a millisecond.
+fn looked_up(name: &str, limits: [Limit; 2]) -> Rule {
+    let policy = Policy::new(limits).unwrap();
+    Rule::named(name).policies(From(move |subject: &Subject| {
+        Slow::new(1, Ok(Some(policy.clone()))).policy(subject)
+    }))
+}
+
+#[tokio::test]
+async fn a_request_under_a_rule_is_settled_and_refunded_in_the_counters_of_the_rule() {
+    let limits = [Limit::per_hour(20), Limit::concurrency(2).unwrap()];
+    for rule in [Rule::named("jobs").limits(limits), looked_up("jobs", limits)] {
+        let limiter = under([rule, fleet()]).build().unwrap();
+        let alice = alice();
+        let request = limiter.rule("jobs").of(&alice);
+        let used = async || {
+            let usage = request.usage().await.unwrap();
+            usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
+        };
+        let permit = request.acquire().await;
+        assert!(permit.decision().is_allowed());
+        assert_eq!(used().await, [1, 1]);
+        assert!(permit.set_rule_cost("jobs", 5));
+        permit.settle().await.unwrap();
+        assert_eq!(used().await, [5, 0]);
+
+        let decision = request.cost(2).check().await;
+        assert_eq!(used().await, [7, 2]);
+        let permit = request.permit(decision);
+        permit.set_cost(1);
+        permit.settle().await.unwrap();
+        assert_eq!(used().await, [6, 0]);
+
+        let decision = request.cost(9).check_up_to().await;
+        assert_eq!((decision.charged(), used().await), (2, vec![8, 2]));
+        request.refund(&decision, &[1]).await.unwrap();
+        assert_eq!(used().await, [7, 1]);
+        request.cost(99).charge().await;
+        assert_eq!(used().await, [106, 1]);
+        request.reset().await.unwrap();
+        assert_eq!(used().await, [0, 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_under_a_rule_waits_until_the_rule_allows_it() {
+    let limits = [Limit::per_second(1), Limit::per_hour(2)];
+    for rule in [Rule::named("calls").limits(limits), looked_up("calls", limits)] {
+        let limiter = under([rule]).store(on_tokio_time()).build().unwrap();
+        let alice = alice();
+        let request = limiter.rule("calls").of(&alice).wait(Duration::from_secs(5), 9);
+        let begin = Instant::now();
+        assert!(request.check().await.is_allowed());
+        assert!(request.acquire().await.decision().is_allowed());
+        assert!(begin.elapsed() > Duration::ZERO);
+        // The hour does not end within five seconds.
+        assert!(!request.check().await.is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn limits_of_a_request_replace_those_of_its_rule_in_the_same_counters() {
+    let limiter = under([Rule::named("users").limit(Limit::per_hour(9)), fleet()]).build().unwrap();
+    let alice = alice();
+    let request = limiter.rule("users").of(&alice);
+    assert!(request.cost(4).check().await.is_allowed());
+    let narrow = Policy::new([Limit::per_hour(5)]).unwrap();
+    assert!(!request.policy(&narrow).cost(2).check().await.is_allowed());
+    assert_eq!(limits(&request.policy(&narrow).usage().await.unwrap()), [("hour", 4, 5)]);
+    request.policy(&narrow).reset_limit("hour").await.unwrap();
+    assert_eq!(limits(&request.usage().await.unwrap()), [("hour", 0, 9)]);
 }

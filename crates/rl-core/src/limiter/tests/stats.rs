@@ -88,13 +88,13 @@ fn send(limiter: &RateLimiter, [keys, fleet]: [&Namespace; 2], thread: u64, coun
         let subject = Subject::consumer(&format!("consumer-{}", (n + thread) % 97));
         match n % 10 {
             0..4 => seen.add(&ready(limiter.check(&subject, 1 + n % 3)), &[]),
-            4 => seen.add(&ready(limiter.check_up_to(&subject, 5)), &[]),
-            5 => seen.add(&ready(limiter.check_with_policy(&of_log, &subject, 1)), &[]),
+            4 => seen.add(&ready(limiter.request(&subject).cost(5).check_up_to()), &[]),
+            5 => seen.add(&ready(limiter.request(&subject).policy(&of_log).check()), &[]),
             6 => drop(ready(limiter.peek(&subject, 1))),
-            7 => seen.charged_after += ready(limiter.charge(&subject, 2)).charged(),
+            7 => seen.charged_after += ready(limiter.request(&subject).cost(2).charge()).charged(),
             8 => {
                 let part = Part::new(&subject, &of_key, 1.into()).with_namespace(keys);
-                seen.add(&ready(limiter.check_parts(&[part])), &["keys"]);
+                seen.add(&ready(limiter.request(&[part]).check()), &["keys"]);
             }
             _ => {
                 let all = Subject::global();
@@ -102,7 +102,7 @@ fn send(limiter: &RateLimiter, [keys, fleet]: [&Namespace; 2], thread: u64, coun
                     Part::new(&subject, &of_key, 1.into()).with_namespace(keys),
                     Part::new(&all, &of_fleet, 1.into()).with_namespace(fleet).undisclosed(),
                 ];
-                seen.add(&ready(limiter.check_parts(&parts)), &["keys", "fleet"]);
+                seen.add(&ready(limiter.request(&parts).check()), &["keys", "fleet"]);
             }
         }
     }
@@ -176,8 +176,8 @@ async fn a_request_that_waits_is_counted_once_and_its_wait_is_recorded() {
     let limiter = three().store(store).build().unwrap();
     assert!(limiter.check(&alice(), 3).await.is_allowed());
     let hour = Duration::from_secs(3_600);
-    assert!(limiter.check_waiting(&alice(), 2, hour, 1).await.is_allowed());
-    assert!(!limiter.check_waiting(&alice(), 2, hour / 2, 1).await.is_allowed());
+    assert!(limiter.request(&alice()).cost(2).wait(hour, 1).check().await.is_allowed());
+    assert!(!limiter.request(&alice()).cost(2).wait(hour / 2, 1).check().await.is_allowed());
     let stats = limiter.stats();
     assert_eq!((stats.allowed(), stats.denied(), stats.waiting), (2, 1, 0));
     assert_eq!(stats.wait_seconds.count(), 2);
@@ -237,10 +237,10 @@ async fn rules_and_their_limits_are_reported_before_any_request_and_keep_their_n
     assert_eq!(names, ["users", "trial"]);
     assert_eq!(before.limits[0].by_tier, [(String::new(), Limit::per_minute(1))]);
     for _ in 0..3 {
-        limiter.check_rule("users", &alice(), 1).await;
-        limiter.check_rule("trial", &alice(), 1).await;
+        limiter.rule("users").of(&alice()).check().await;
+        limiter.rule("trial").of(&alice()).check().await;
     }
-    assert!(!limiter.check_rule("unknown", &alice(), 1).await.is_allowed());
+    assert!(!limiter.rule("unknown").of(&alice()).check().await.is_allowed());
     let stats = limiter.stats();
     let counts: Vec<_> =
         stats.rules.iter().map(|rule| (rule.within, rule.over, rule.shadow_over)).collect();
@@ -258,7 +258,7 @@ async fn a_rule_and_a_namespace_of_the_same_name_have_different_names_in_the_cou
     for (namespace, requests) in namespaces.iter().zip([3, 5]) {
         for _ in 0..requests {
             let part = Part::new(&alice, &policy, 1.into()).with_namespace(namespace);
-            ready(limiter.check_parts(&[part]));
+            ready(limiter.request(&[part]).check());
         }
     }
     let stats = limiter.stats();
@@ -326,13 +326,13 @@ async fn subjects_that_the_policy_alone_denies_are_among_the_most_denied() {
         limiter.check(&subject("greedy"), 1_000).await;
         clock.advance(Duration::from_millis(5));
         let policy = if n % 2 == 0 { &closed } else { &blocked };
-        limiter.check_with_policy(policy, &subject("closed"), 1).await;
+        limiter.request(&subject("closed")).policy(policy).check().await;
         if n % 3 == 0 {
             clock.advance(Duration::from_millis(5));
             let [one, other] = [subject("ordinary"), subject("of-parts")];
             let (one, other) =
                 (Part::new(&one, &closed, 0.into()), Part::new(&other, &closed, 1.into()));
-            limiter.check_parts(&[one, other]).await;
+            limiter.request(&[one, other]).check().await;
         }
     }
     let counts = |stats: &LimiterStats| -> Vec<(Subject, u64)> {

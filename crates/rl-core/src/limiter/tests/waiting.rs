@@ -46,7 +46,7 @@ async fn first_come_first_served() {
     let begin = Instant::now();
     let mut callers = JoinSet::new();
     for caller in 0..5_u64 {
-        let waiting = limiter.check_waiting(&alice(), 1, LONG, 10);
+        let waiting = limiter.request(&alice()).wait(LONG, 10).check();
         callers
             .spawn(async move { (caller, waiting.await.is_allowed(), begin.elapsed().as_secs()) });
         tokio::task::yield_now().await;
@@ -63,13 +63,15 @@ async fn first_come_first_served() {
 async fn requests_do_not_overtake_those_that_wait() {
     let limiter = limiter(Limit::per_second(5));
     assert!(limiter.check(&alice(), 3).await.is_allowed());
-    let mut large = limiter.check_waiting(&alice(), 4, LONG, 10);
+    let mut large = limiter.request(&alice()).cost(4).wait(LONG, 10).check();
     begin(&mut large).await;
     // The remaining units suffice for this request, but the earlier one must be served first.
-    let mut small = limiter.check_waiting(&alice(), 2, LONG, 10);
+    let mut small = limiter.request(&alice()).cost(2).wait(LONG, 10).check();
     begin(&mut small).await;
     // Other subjects have queues of their own.
-    assert!(limiter.check_waiting(&Subject::user("bob"), 2, LONG, 10).await.is_allowed());
+    assert!(
+        limiter.request(&Subject::user("bob")).cost(2).wait(LONG, 10).check().await.is_allowed()
+    );
     let began = Instant::now();
     assert!(large.await.is_allowed());
     assert_eq!(began.elapsed(), Duration::from_secs(1));
@@ -81,18 +83,18 @@ async fn requests_do_not_overtake_those_that_wait() {
 async fn a_cancelled_wait_frees_its_place_in_the_queue() {
     let limiter = limiter(Limit::per_second(1));
     assert!(limiter.check(&alice(), 1).await.is_allowed());
-    let mut first = limiter.check_waiting(&alice(), 1, LONG, 2);
+    let mut first = limiter.request(&alice()).wait(LONG, 2).check();
     begin(&mut first).await;
-    let mut second = limiter.check_waiting(&alice(), 1, LONG, 2);
+    let mut second = limiter.request(&alice()).wait(LONG, 2).check();
     begin(&mut second).await;
 
     // The queue is full, and `retry_after` is the wait of its first request.
-    let third = limiter.check_waiting(&alice(), 1, LONG, 2).await;
+    let third = limiter.request(&alice()).wait(LONG, 2).check().await;
     assert_eq!(third.retry_after(), RetryAfter::In(Duration::from_secs(1)));
 
     drop(first);
     let began = Instant::now();
-    let mut fourth = limiter.check_waiting(&alice(), 1, LONG, 2);
+    let mut fourth = limiter.request(&alice()).wait(LONG, 2).check();
     begin(&mut fourth).await;
     assert!(second.await.is_allowed());
     assert_eq!(began.elapsed(), Duration::from_secs(1));
@@ -108,13 +110,13 @@ async fn a_wait_that_is_too_long_is_refused_or_ends_in_time() {
     let began = Instant::now();
     // A wait of a minute is too long, and a cost of two is never granted.
     let short = Duration::from_secs(59);
-    assert!(!limiter.check_waiting(&alice(), 1, short, 10).await.is_allowed());
-    assert!(!limiter.check_waiting(&alice(), 2, LONG, 10).await.is_allowed());
+    assert!(!limiter.request(&alice()).wait(short, 10).check().await.is_allowed());
+    assert!(!limiter.request(&alice()).cost(2).wait(LONG, 10).check().await.is_allowed());
     assert_eq!(began.elapsed(), Duration::ZERO);
     // A request behind others does not know how long it will wait, so it waits for `short`.
-    let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
+    let mut first = limiter.request(&alice()).wait(LONG, 10).check();
     begin(&mut first).await;
-    let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
+    let behind = limiter.request(&alice()).wait(short, 10).check().await;
     assert_eq!((behind.is_allowed(), began.elapsed()), (false, short));
     assert!(first.await.is_allowed());
     assert!(no_request_waits(&limiter));
@@ -123,9 +125,9 @@ async fn a_wait_that_is_too_long_is_refused_or_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn requests_do_not_wait_without_a_queue() {
     let limiter = limiter(Limit::per_second(1));
-    let mut passed = pin!(limiter.check_waiting(&alice(), 1, LONG, 0));
+    let mut passed = pin!(limiter.request(&alice()).wait(LONG, 0).check());
     assert!(passed.as_mut().await.is_allowed());
-    assert!(!limiter.check_waiting(&alice(), 1, LONG, 0).await.is_allowed());
+    assert!(!limiter.request(&alice()).wait(LONG, 0).check().await.is_allowed());
     assert!(no_request_waits(&limiter));
 }
 
@@ -133,13 +135,13 @@ async fn requests_do_not_wait_without_a_queue() {
 async fn a_released_permit_goes_to_the_first_request_in_the_queue() {
     let limiter = limiter(Limit::concurrency(1).unwrap());
     let held = limiter.acquire(&alice(), 1).await;
-    let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
+    let mut first = limiter.request(&alice()).wait(LONG, 10).check();
     begin(&mut first).await;
-    let mut second = limiter.check_waiting(&alice(), 1, LONG, 10);
+    let mut second = limiter.request(&alice()).wait(LONG, 10).check();
     begin(&mut second).await;
     let began = Instant::now();
     drop(held);
-    let served = limiter.permit(&alice(), first.await);
+    let served = limiter.request(&alice()).permit(first.await);
     assert!(served.decision().is_allowed());
     begin(&mut second).await;
     drop(served);
@@ -153,7 +155,7 @@ async fn a_released_permit_goes_to_the_first_request_in_the_queue() {
 async fn a_permit_that_is_released_before_a_request_enters_the_queue_is_granted() {
     let limiter = limiter(Limit::concurrency(1).unwrap());
     let held = limiter.acquire(&alice(), 1).await;
-    let waiting = limiter.check_waiting(&alice(), 1, LONG, 10);
+    let waiting = limiter.request(&alice()).wait(LONG, 10).check();
     drop(held);
     let began = Instant::now();
     assert!(waiting.await.is_allowed());
@@ -167,13 +169,13 @@ async fn a_release_reaches_requests_that_name_the_namespace_of_the_limiter() {
     let held = limiter.acquire(&alice(), 1).await;
     let subject = alice();
     let part = Part::new(&subject, &policy, 1.into()).with_namespace(limiter.namespace());
-    let mut waiting = limiter.check_parts_waiting(&[part], LONG, 10);
+    let mut waiting = limiter.request(&[part]).wait(LONG, 10).check();
     begin(&mut waiting).await;
-    let mut behind = limiter.check_waiting(&subject, 1, LONG, 10);
+    let mut behind = limiter.request(&subject).wait(LONG, 10).check();
     begin(&mut behind).await;
     let began = Instant::now();
     drop(held);
-    let served = limiter.permit(&subject, waiting.await);
+    let served = limiter.request(&subject).permit(waiting.await);
     assert_eq!((served.decision().is_allowed(), began.elapsed()), (true, Duration::ZERO));
     begin(&mut behind).await;
     drop(served);
@@ -196,7 +198,7 @@ async fn a_request_moves_to_the_queue_of_the_part_that_denies_it() {
             Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet),
             Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
         ];
-        limiter.check_parts_waiting(&parts, LONG, 10)
+        limiter.request(&parts).wait(LONG, 10).check()
     };
     assert!(wait("a").await.is_allowed() && wait("b").await.is_allowed());
     let began = Instant::now();
@@ -223,12 +225,12 @@ async fn a_burst_is_served_as_units_come_in() {
     let limit = "2/500ms".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store).build().unwrap();
     let at_most = Duration::from_millis(900);
-    let burst = (0..4).map(|_| tokio::spawn(limiter.check_waiting(&alice(), 1, at_most, 10)));
+    let burst = (0..4).map(|_| tokio::spawn(limiter.request(&alice()).wait(at_most, 10).check()));
     let burst: Vec<_> = burst.collect();
     for request in burst {
         assert!(request.await.unwrap().is_allowed());
     }
-    let for_ever = limiter.check_waiting(&alice(), 1, Duration::MAX, 10).await;
+    let for_ever = limiter.request(&alice()).wait(Duration::MAX, 10).check().await;
     assert!(for_ever.is_allowed());
 }
 
@@ -255,7 +257,7 @@ async fn the_subject_and_the_limits_of_a_reported_denial_belong_to_one_part() {
     let check = |key: &Subject| {
         let of_key = Part::new(key, &of_key, 1.into()).with_namespace(&keys);
         let of_fleet = Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet);
-        limiter.check_parts(&[of_key, of_fleet.undisclosed()])
+        limiter.request(&[of_key, of_fleet.undisclosed()]).check()
     };
     let (one, other) = (alice(), Subject::user("bob"));
     for key in [&one, &other, &one] {
@@ -282,7 +284,7 @@ async fn the_observer_is_notified_when_a_wait_begins_and_when_it_succeeds() {
     let limiter = RateLimiter::builder().limit(limit).store(store).observer(recorder.clone());
     let limiter = limiter.build().unwrap();
     let held = limiter.acquire(&alice(), 1).await;
-    let waiting = tokio::spawn(limiter.check_waiting(&alice(), 1, LONG, 1));
+    let waiting = tokio::spawn(limiter.request(&alice()).wait(LONG, 1).check());
     timeout(Duration::from_secs(5), pending::<()>()).await.unwrap_err();
     drop(held);
     assert!(waiting.await.unwrap().is_allowed());

@@ -12,7 +12,7 @@ use super::*;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{RequestInfo, Tier};
 use crate::model::Subject;
-use crate::rules::{Defaults, MissingKey, RuleSet, Rules};
+use crate::rules::{Defaults, MissingKey, OfRule, RuleSet, Rules};
 use crate::store::Namespace;
 
 /// A directory that is removed with all files in it.
@@ -461,10 +461,14 @@ fn the_published_schema_is_that_of_the_code() {
     assert!(value(&published) == value(&schema), "UPDATE_PUBLIC_API=1 rewrites {path}");
 }
 
+fn rule_a(subject: &Subject) -> OfRule<'_> {
+    OfRule { rule: "a", tier: None, subject }
+}
+
 /// Returns the number of units of the rule `a`.
 fn units(rules: &RuleSet) -> u64 {
     let subject = Subject::global();
-    let part = rules.part_of_rule("a", &subject, crate::model::Cost::ONE).unwrap();
+    let part = rules.part_of_rule(rule_a(&subject), None, crate::model::Cost::ONE).unwrap();
     part.policy.limits()[0].limit().max()
 }
 
@@ -601,7 +605,7 @@ fn several_limiters_follow_one_file() {
     for (rules, namespace) in [(one, "default/a"), (other, "other/a")] {
         let (rules, subject) = (rules.load(), Subject::global());
         assert_eq!(units(&rules), 2);
-        let part = rules.part_of_rule("a", &subject, crate::model::Cost::ONE).unwrap();
+        let part = rules.part_of_rule(rule_a(&subject), None, crate::model::Cost::ONE).unwrap();
         assert_eq!(part.namespace.map(Namespace::as_str), Some(namespace));
     }
 }

@@ -137,7 +137,7 @@ async fn another_request_probes_after_the_client_of_a_probe_disconnects() {
         assert_eq!(remote.asked(), 0);
         drop(probe);
     }
-    assert_eq!(limiter.in_flight(), 0);
+    assert_eq!(limiter.stats().in_flight, 0);
     remote.does(ANSWERS);
     assert_eq!(at_once(&limiter, 1).await, [Origin::Store]);
 }
@@ -211,15 +211,15 @@ async fn no_more_decisions_wait_than_are_allowed() {
         let limiter = limiter.clone();
         tokio::spawn(async move { at_once(&limiter, 10).await })
     };
-    while limiter.in_flight() < 10 {
+    while limiter.stats().in_flight < 10 {
         yield_now().await;
     }
     let asked = Instant::now();
     let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
     assert_eq!(at_once(&limiter, 1_000).await, [overloaded; 1_000]);
-    assert_eq!((asked.elapsed(), limiter.in_flight()), (Duration::ZERO, 10));
+    assert_eq!((asked.elapsed(), limiter.stats().in_flight), (Duration::ZERO, 10));
     waiting.await.unwrap();
-    assert_eq!(limiter.in_flight(), 0);
+    assert_eq!(limiter.stats().in_flight, 0);
     // Overload is no failure of the store: calls to it continue.
     remote.does(ANSWERS);
     assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
@@ -239,13 +239,13 @@ async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
         let limiter = limiter.clone();
         tokio::spawn(async move { at_once(&limiter, 1_000).await })
     };
-    while remotes[1].asked() == 0 || limiter.in_flight() < 10 {
+    while remotes[1].asked() == 0 || limiter.stats().in_flight < 10 {
         yield_now().await;
     }
     let origins = (&mut waiting).await.unwrap();
     let of = |kind| origins.iter().filter(|o| **o == Origin::FailedClosed(kind)).count();
     assert_eq!((of(FailureKind::TimedOut), of(FailureKind::Overloaded)), (10, 990));
-    assert_eq!(limiter.in_flight(), 0);
+    assert_eq!(limiter.stats().in_flight, 0);
 }
 
 /// Fault: the decisions that waited for the store took the slots of the fallback, so it decided
@@ -261,7 +261,7 @@ async fn a_fallback_on_a_server_decides_while_the_store_is_overloaded() {
         let limiter = limiter.clone();
         tokio::spawn(async move { at_once(&limiter, 10).await })
     };
-    while limiter.in_flight() < 10 {
+    while limiter.stats().in_flight < 10 {
         yield_now().await;
     }
     let fallback = Origin::Fallback(FailureKind::Overloaded);
