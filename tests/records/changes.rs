@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rl_core::observe::{Event, EventKind, Observer};
-use rl_records::{CallLimit, CallPeriod, Record, Records};
-use rl_tests::{RedisServer, is_soak};
+use rl_records::{CallLimit, CallPeriod, Record, Records, RecordsOptions};
+use rl_tests::web::eventually;
+use rl_tests::{Bystander, RedisServer, is_soak};
 use sqlx::Executor;
 use tokio::time::Instant;
 
@@ -126,6 +127,38 @@ async fn an_instance_that_is_far_behind_looks_up_everything_again() {
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
+}
+
+/// Fault: a look-up had read a change that no poll had read yet. The database lost the change, so
+/// the log did not show it, and the limits of the lost change applied on.
+#[tokio::test]
+async fn limits_of_a_lost_change_that_only_a_look_up_has_read_are_looked_up_again() {
+    let redis = RedisServer::start();
+    let mut announcer = Bystander::new(&redis).await;
+    for after in ["", "the same number"] {
+        let database = Database::file();
+        let announced = |options: RecordsOptions| options.announce_on_redis(&redis.url());
+        let (one, other) = (database.connect().await, database.connect_with(announced).await);
+        let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
+        let source = patient(&other).poll_every(NEVER).start();
+        eventually(async || source.stats().lag.is_some()).await;
+        one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
+        assert_eq!(policy_text(&source, "abc").await, "hour=6/hour");
+
+        let lost = "BEGIN; \
+                    DELETE FROM rl_history WHERE change = 2; \
+                    UPDATE rl_changes SET change = 1; \
+                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
+                    COMMIT";
+        database.connect_directly().await.execute(lost).await.unwrap();
+        if !after.is_empty() {
+            one.create(per_hour("else", 1), "alice").await.unwrap();
+        }
+        let lag = source.stats().lag.unwrap();
+        announcer.query::<()>("PUBLISH rl_records changed").await;
+        eventually(async || source.stats().lag.unwrap() < lag).await;
+        assert_eq!(policy_text(&source, "abc").await, "hour=5/hour", "{after}");
+    }
 }
 
 /// Fault: after a fail-over to a lagging replica, a new change got the number of a lost one, so no

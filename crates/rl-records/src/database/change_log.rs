@@ -4,6 +4,7 @@ use rl_core::FailureKind;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
+use super::connections::Runner;
 use super::driver_error::database_error;
 use super::handle::Database;
 use super::kind::Kind;
@@ -26,6 +27,13 @@ pub(crate) struct Position {
     row: Option<(String, i64)>,
 }
 
+impl Position {
+    /// Returns whether the position belongs to a later change than `other`.
+    pub(crate) const fn is_after(&self, other: &Self) -> bool {
+        self.number > other.number
+    }
+}
+
 /// The changes after a position.
 #[derive(Debug)]
 pub(crate) enum ChangesSince {
@@ -38,18 +46,31 @@ pub(crate) enum ChangesSince {
 
 /// Returns the current end of the log.
 pub(crate) async fn last_change(database: &Database) -> Result<Position, DatabaseError> {
+    end_of_log(&database.lookups).await
+}
+
+/// Returns the current end of the log, as `runner` reads it.
+pub(super) async fn end_of_log(runner: impl Runner) -> Result<Position, DatabaseError> {
     let query = "SELECT c.change, h.item, h.changed_at FROM rl_changes c \
                  LEFT JOIN rl_history h ON h.change = c.change";
-    let rows = sqlx::query(query).on(&database.lookups).await?;
+    let rows = sqlx::query(query).on(runner).await?;
     let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
     position(row)
 }
 
-/// Returns the changes after `last`.
+/// Returns the changes after `last`. They are unknown if the log does not contain `seen`, an end of
+/// the log that was read before.
 pub(crate) async fn changes_since(
     database: &Database,
     last: &Position,
+    seen: Option<&Position>,
 ) -> Result<ChangesSince, DatabaseError> {
+    let contradicts = |found: &Position| {
+        seen.is_some_and(|seen| seen.number == found.number && seen != found)
+    };
+    if contradicts(last) {
+        return Ok(ChangesSince::Unknown);
+    }
     let mut sql = Sql::new("SELECT change, kind, owner, item, changed_at FROM rl_history WHERE");
     let values = [last.number.into(), (MAX_CHANGES + 2).into()];
     sql.push(" change >= ? ORDER BY change LIMIT ?", values);
@@ -67,7 +88,7 @@ pub(crate) async fn changes_since(
         let position = position(row)?;
         // Every change has a row. A gap means that rows were deleted, or that the database went
         // back to an earlier state.
-        if position.number != newest.number + 1 {
+        if position.number != newest.number + 1 || contradicts(&position) {
             return Ok(ChangesSince::Unknown);
         }
         newest = position;
@@ -77,7 +98,8 @@ pub(crate) async fn changes_since(
             changes.push((kind, text(row, "owner")?));
         }
     }
-    if newest.row.is_none() && last_change(database).await? != newest {
+    let is_behind = seen.is_some_and(|seen| seen.is_after(&newest));
+    if is_behind || newest.row.is_none() && last_change(database).await? != newest {
         return Ok(ChangesSince::Unknown);
     }
     Ok(ChangesSince::Known(changes, newest))

@@ -2,6 +2,7 @@
 
 use rl_core::time::Timestamp;
 
+use super::change_log::{Position, end_of_log};
 use super::handle::Database;
 use super::{record_table, table, tier_members};
 use crate::error::DatabaseError;
@@ -9,33 +10,45 @@ use crate::record::Record;
 use crate::resource::ResourceLimit;
 use crate::tier::TierContent;
 
-/// Returns the records of a consumer that are active at `at` or later, and the tier of the
-/// consumer.
+/// Returns the records of a consumer that are active at `at` or later, the tier of the consumer, and
+/// the end of the change log.
+///
+/// Each look-up reads the end after the values, on the same connection. So the end is not before a
+/// change that the values contain.
 pub(crate) async fn consumer_records(
     database: &Database,
     consumer: &str,
     at: Timestamp,
-) -> Result<(Vec<Record>, Option<TierContent>), DatabaseError> {
+) -> Result<(Vec<Record>, Option<TierContent>, Position), DatabaseError> {
     let mut lease = database.lookups.take().await?;
     let end = Timestamp::from_micros(u64::MAX);
     let records = record_table::overlapping(&mut *lease, consumer, at, end).await?;
     let tier = tier_members::find_tier(&mut *lease, "consumer", consumer).await?;
+    let end = end_of_log(&mut *lease).await?;
     lease.put_back();
-    Ok((records, tier))
+    Ok((records, tier, end))
 }
 
-/// Returns the tier of an API key.
+/// Returns the tier of an API key, and the end of the change log.
 pub(crate) async fn key_tier(
     database: &Database,
     key: &str,
-) -> Result<Option<TierContent>, DatabaseError> {
-    tier_members::find_tier(&database.lookups, "key", key).await
+) -> Result<(Option<TierContent>, Position), DatabaseError> {
+    let mut lease = database.lookups.take().await?;
+    let tier = tier_members::find_tier(&mut *lease, "key", key).await?;
+    let end = end_of_log(&mut *lease).await?;
+    lease.put_back();
+    Ok((tier, end))
 }
 
-/// Returns the limit of a resource.
+/// Returns the limit of a resource, and the end of the change log.
 pub(crate) async fn resource_limit(
     database: &Database,
     name: &str,
-) -> Result<Option<ResourceLimit>, DatabaseError> {
-    table::find(&database.lookups, name).await
+) -> Result<(Option<ResourceLimit>, Position), DatabaseError> {
+    let mut lease = database.lookups.take().await?;
+    let limit = table::find(&mut *lease, name).await?;
+    let end = end_of_log(&mut *lease).await?;
+    lease.put_back();
+    Ok((limit, end))
 }

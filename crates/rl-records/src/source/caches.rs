@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, join_all};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::cache::{Cache, Load};
 use super::timeline::{PolicyOf, Timeline};
-use crate::database::{Database, Kind, Listener, consumer_records, key_tier, resource_limit};
+use crate::database::{Database, Kind, Listener, Position, consumer_records, key_tier, resource_limit};
 use crate::error::DatabaseError;
 use crate::resource::ResourceLimitContent;
 
@@ -20,6 +20,39 @@ pub(super) struct Caches {
     pub(super) keys: Option<Arc<Cache<Option<KeyTier>>>>,
     /// The time at which the change log was last read.
     polled_at: Mutex<Option<Instant>>,
+    pub(super) seen: Arc<SeenEnd>,
+}
+
+/// The newest end of the change log that look-ups have read since the last poll.
+///
+/// A look-up may read a change before a poll does. If the database then goes back to the state
+/// before the change, the log alone does not show that.
+#[derive(Default)]
+pub(super) struct SeenEnd(Mutex<Option<Position>>);
+
+impl SeenEnd {
+    pub(super) fn get(&self) -> Option<Position> {
+        self.lock().clone()
+    }
+
+    fn record(&self, end: Position) {
+        let mut newest = self.lock();
+        if newest.as_ref().is_none_or(|newest| end.is_after(newest)) {
+            *newest = Some(end);
+        }
+    }
+
+    /// Forgets an end that a poll has compared with the log.
+    pub(super) fn forget(&self, compared: Option<Position>) {
+        let mut newest = self.lock();
+        if *newest == compared {
+            *newest = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Position>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The tier of a key.
@@ -39,11 +72,13 @@ pub(super) struct CacheSettings {
 
 impl Caches {
     pub(super) fn new(database: &Arc<Database>, settings: CacheSettings) -> Self {
+        let seen = Arc::default();
         Self {
-            consumers: Arc::new(cache(database, settings)),
-            resources: Arc::new(cache(database, settings)),
-            keys: settings.has_keys.then(|| Arc::new(cache(database, settings))),
+            consumers: Arc::new(cache(database, settings, &seen)),
+            resources: Arc::new(cache(database, settings, &seen)),
+            keys: settings.has_keys.then(|| Arc::new(cache(database, settings, &seen))),
             polled_at: Mutex::default(),
+            seen,
         }
     }
 
@@ -66,12 +101,17 @@ impl Caches {
     }
 }
 
-fn cache<V: Send + Sync + 'static>(database: &Arc<Database>, settings: CacheSettings) -> Cache<V>
+fn cache<V: Send + Sync + 'static>(
+    database: &Arc<Database>,
+    settings: CacheSettings,
+    seen: &Arc<SeenEnd>,
+) -> Cache<V>
 where
     Loader: Load<V>,
 {
-    let loader = Loader { database: database.clone(), policy_of: settings.policy_of };
+    let (database, seen) = (Arc::clone(database), Arc::clone(seen));
     let limiter = database.lookup_limiter().clone();
+    let loader = Loader { database, policy_of: settings.policy_of, seen };
     Cache::new(loader, limiter, settings.capacity, settings.fresh_micros, Handle::current())
 }
 
@@ -114,6 +154,7 @@ fn is_in(member: &Option<KeyTier>, tier: &str) -> bool {
 struct Loader {
     database: Arc<Database>,
     policy_of: PolicyOf,
+    seen: Arc<SeenEnd>,
 }
 
 fn log_failure(error: &DatabaseError) -> FailureKind {
@@ -126,11 +167,12 @@ fn log_failure(error: &DatabaseError) -> FailureKind {
 impl Load<Timeline> for Loader {
     fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
         let database = self.database.clone();
-        let policy_of = self.policy_of;
+        let (policy_of, seen) = (self.policy_of, self.seen.clone());
         async move {
             let now = database.now();
             let found = consumer_records(&database, &consumer, now).await;
-            let (found, tier) = found.map_err(|error| log_failure(&error))?;
+            let (found, tier, end) = found.map_err(|error| log_failure(&error))?;
+            seen.record(end);
             Ok(Timeline::new(&found, tier, database.aggregation(), policy_of, now))
         }
         .boxed()
@@ -146,10 +188,11 @@ impl Load<Option<ResourceLimitContent>> for Loader {
         &self,
         name: Arc<str>,
     ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
-        let database = self.database.clone();
+        let (database, seen) = (self.database.clone(), self.seen.clone());
         async move {
             let found = resource_limit(&database, &name).await;
-            let found = found.map_err(|error| log_failure(&error))?;
+            let (found, end) = found.map_err(|error| log_failure(&error))?;
+            seen.record(end);
             Ok(found.map(|resource| resource.content))
         }
         .boxed()
@@ -163,9 +206,11 @@ impl Load<Option<ResourceLimitContent>> for Loader {
 impl Load<Option<KeyTier>> for Loader {
     fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<KeyTier>, FailureKind>> {
         let database = self.database.clone();
-        let policy_of = self.policy_of;
+        let (policy_of, seen) = (self.policy_of, self.seen.clone());
         async move {
-            let tier = key_tier(&database, &key).await.map_err(|error| log_failure(&error))?;
+            let found = key_tier(&database, &key).await;
+            let (tier, end) = found.map_err(|error| log_failure(&error))?;
+            seen.record(end);
             Ok(tier.map(|tier| {
                 let aggregation = database.aggregation().with_tier(Some(&tier));
                 KeyTier { name: tier.name, policy: policy_of(&aggregation.limits([])) }

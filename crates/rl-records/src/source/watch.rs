@@ -117,17 +117,27 @@ async fn poll_once(
     caches: &Caches,
     last: Option<&Position>,
 ) -> Result<(Position, Option<usize>), DatabaseError> {
-    if let Some(last) = last
-        && let ChangesSince::Known(changes, newest) = changes_since(database, last).await?
-    {
-        changes.iter().for_each(|(kind, owner)| caches.changed(*kind, owner));
-        return Ok((newest, Some(changes.len())));
-    }
-    let newest = last_change(database).await?;
-    // The changes between the cached values and this position are unknown, so everything is
-    // invalidated.
-    caches.invalidate_all();
-    Ok((newest, None))
+    // This is read before the log, so the log contains it, unless the database went back since.
+    let seen = caches.seen.get();
+    let changes = match last {
+        Some(last) => changes_since(database, last, seen.as_ref()).await?,
+        None => ChangesSince::Unknown,
+    };
+    let polled = match changes {
+        ChangesSince::Known(changes, newest) => {
+            changes.iter().for_each(|(kind, owner)| caches.changed(*kind, owner));
+            (newest, Some(changes.len()))
+        }
+        ChangesSince::Unknown => {
+            let newest = last_change(database).await?;
+            // The changes between the cached values and this position are unknown, so everything is
+            // invalidated.
+            caches.invalidate_all();
+            (newest, None)
+        }
+    };
+    caches.seen.forget(seen);
+    Ok(polled)
 }
 
 /// A stream with one item for each announcement. It ends when the connection ends.
