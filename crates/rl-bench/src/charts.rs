@@ -1,26 +1,159 @@
-//! Charts for the documents. They show how costs grow, and compare our limiter with others.
-//!
-//! A chart contains all its numbers and texts, so that it can be drawn again from the JSON of a
-//! run.
+//! Line charts for the documents. The first column of a table is on the horizontal axis, and each
+//! further column is a line with its name at its end. The first line is ours.
 
-mod bars;
-mod chart;
-mod frame;
-mod lines;
-mod scale;
-
-use std::error::Error;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-pub(crate) use chart::{Axis, Bar, Bars, Chart, Line, Lines, Plot};
-use serde_json::Value;
+use crate::Result;
+use crate::report::{Cell, Table};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 400.0;
+/// The edges of the plot, in px. The names are on the right.
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = WIDTH - 214.0;
+const TOP: f64 = 92.0;
+const BOTTOM: f64 = 344.0;
+/// The minimum distance between names, in px.
+const NAME: f64 = 17.0;
+
+/// Colours for light and dark pages. The background is painted, so that text is readable on both.
+const STYLE: &str = "\
+text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
+.ground{fill:#fff}.grid{stroke:#d1d9e0}.axis{stroke:#818b98}.strong{fill:#1f2328;font-weight:600}
+path{fill:none}.line{stroke-width:2;stroke-linejoin:round}
+.ours{stroke-width:3}
+.c0{stroke:#0969da}.f0{fill:#0969da}.c1{stroke:#bc4c00}.f1{fill:#bc4c00}.c2{stroke:#8250df}.f2{fill:#8250df}
+.c3{stroke:#1a7f37}.f3{fill:#1a7f37}.c4{stroke:#bf3989}.f4{fill:#bf3989}.c5{stroke:#59636e}.f5{fill:#59636e}
+@media(prefers-color-scheme:dark){text{fill:#9198a1}.name,.strong{fill:#f0f6fc}.ground{fill:#0d1117}
+.grid{stroke:#3d444d}.axis{stroke:#656c76}
+.c0{stroke:#4493f8}.f0{fill:#4493f8}.c1{stroke:#f0883e}.f1{fill:#f0883e}.c2{stroke:#ab7df8}.f2{fill:#ab7df8}
+.c3{stroke:#3fb950}.f3{fill:#3fb950}.c4{stroke:#db61a2}.f4{fill:#db61a2}.c5{stroke:#9198a1}.f5{fill:#9198a1}}";
+
+/// The number of colours.
+const COLOURS: usize = 6;
+
+/// The texts and scales of a chart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chart {
+    /// The name of its file.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// One line about the method.
+    pub(crate) note: &'static str,
+    /// The quantity on the vertical axis, with its unit.
+    pub(crate) unit: &'static str,
+    /// Whether both axes are logarithmic. A linear axis begins at 0.
+    pub(crate) is_logarithmic: bool,
+}
+
+/// A line, and its points.
+type Line<'a> = (&'a str, Vec<(f64, f64)>);
 
 impl Chart {
-    fn svg(&self) -> String {
-        match &self.plot {
-            Plot::Lines(lines) => lines::draw(self, lines),
-            Plot::Bars(bars) => bars::draw(self, bars),
+    /// Draws the columns of a table, and prints the link to the chart.
+    pub(crate) fn draw(&self, table: &Table) -> Result {
+        let file = folder().join(self.name).with_extension("svg");
+        std::fs::write(&file, self.svg(table)).map_err(|error| format!("{file:?}: {error}"))?;
+        println!("![{}](charts/{}.svg)\n", self.title, self.name);
+        Ok(())
+    }
+
+    fn svg(&self, table: &Table) -> String {
+        let lines = lines(table);
+        let span = |of: fn(&(f64, f64)) -> f64| {
+            let all = lines.iter().flat_map(|(_, points)| points).map(of);
+            all.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let (xs, ys) = (span(|point| point.0), span(|point| point.1));
+        let ticks = ticks(self.is_logarithmic, ys);
+        let x = self.scale(xs, LEFT + 12.0, RIGHT - 12.0);
+        let y = self.scale((ticks[0], ticks[ticks.len() - 1]), BOTTOM, TOP);
+
+        let mut svg = self.head(&describe(&lines));
+        for tick in ticks {
+            let (at, name) = (y(tick), label(tick));
+            let text = at + 4.5;
+            let _ = writeln!(svg, r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/>"#);
+            let _ = writeln!(svg, r#"<text x="56" y="{text:.1}" text-anchor="end">{name}</text>"#);
         }
+        for (value, _) in
+            lines.iter().max_by_key(|line| line.1.len()).map_or(&[][..], |line| &line.1)
+        {
+            let (at, name, below) = (x(*value), label(*value), BOTTOM + 20.0);
+            let _ = writeln!(svg, r#"<path class="axis" d="M{at:.1} {BOTTOM}v5"/>"#);
+            let _ = writeln!(
+                svg,
+                r#"<text x="{at:.1}" y="{below}" text-anchor="middle">{name}</text>"#
+            );
+        }
+        let (middle, foot, below) =
+            ((LEFT + RIGHT) / 2.0, HEIGHT - 14.0, escape(&table.columns[0]));
+        let _ = writeln!(svg, r#"<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>"#);
+        let _ = writeln!(svg, r#"<text x="16" y="76">{}</text>"#, escape(self.unit));
+        let _ =
+            writeln!(svg, r#"<text x="{middle}" y="{foot}" text-anchor="middle">{below}</text>"#);
+        for (number, (_, points)) in lines.iter().enumerate().rev() {
+            let ours = if number == 0 { " ours" } else { "" };
+            let (mut path, mut marks) = (String::new(), String::new());
+            for (place, point) in points.iter().enumerate() {
+                let (x, y, step) = (x(point.0), y(point.1), if place == 0 { 'M' } else { 'L' });
+                let _ = write!(path, "{step}{x:.1} {y:.1}");
+                let class = number % COLOURS;
+                let _ = writeln!(
+                    marks,
+                    r#"<circle class="f{class}" cx="{x:.1}" cy="{y:.1}" r="3.5"/>"#
+                );
+            }
+            let _ = writeln!(svg, r#"<path class="line{ours} c{}" d="{path}"/>"#, number % COLOURS);
+            svg.push_str(&marks);
+        }
+        let ends: Vec<(f64, f64)> = lines
+            .iter()
+            .map(|(_, points)| points.last().map_or((RIGHT, TOP), |end| (x(end.0), y(end.1))))
+            .collect();
+        let places = apart(&ends.iter().map(|end| end.1).collect::<Vec<_>>());
+        for (number, ((name, _), ((from, end), place))) in
+            lines.iter().zip(ends.iter().zip(places)).enumerate()
+        {
+            let (class, strong) =
+                (number % COLOURS, if number == 0 { r#" class="strong""# } else { "" });
+            let (from, to, at, text) = (from + 5.0, RIGHT + 8.0, RIGHT + 13.0, place + 4.5);
+            let _ = writeln!(
+                svg,
+                r#"<path class="c{class}" stroke-opacity=".6" d="M{from:.1} {end:.1}L{to:.1} {place:.1}"/>"#
+            );
+            let _ =
+                writeln!(svg, r#"<text{strong} x="{at}" y="{text:.1}">{}</text>"#, escape(name));
+        }
+        svg + "</svg>\n"
+    }
+
+    /// Returns a function from numbers to px.
+    fn scale(&self, (low, high): (f64, f64), from: f64, to: f64) -> impl Fn(f64) -> f64 + use<> {
+        let is_logarithmic = self.is_logarithmic;
+        move |value| {
+            let part =
+                if is_logarithmic { (value / low).ln() / (high / low).ln() } else { value / high };
+            from + (to - from) * part
+        }
+    }
+
+    /// Returns the beginning of the chart. `described` is a text with its numbers, for screen readers.
+    fn head(&self, described: &str) -> String {
+        let [title, note, described] = [self.title, self.note, described].map(escape);
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title desc">
+<title id="title">{title}</title>
+<desc id="desc">{described}</desc>
+<style>{STYLE}</style>
+<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>
+<text class="name" x="16" y="28">{title}</text>
+<text x="16" y="50">{note}</text>
+"#
+        )
     }
 }
 
@@ -28,63 +161,121 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/charts")
 }
 
-/// Draws the charts of a run.
-pub(crate) fn draw(charts: &[Chart]) -> Result<(), Box<dyn Error>> {
-    std::fs::create_dir_all(folder())?;
-    for chart in charts {
-        let file = folder().join(&chart.name).with_extension("svg");
-        std::fs::write(&file, chart.svg())?;
-        println!("![{}](crates/rl-core/docs/charts/{}.svg)", chart.title, chart.name);
-    }
-    Ok(())
+/// Returns the columns of a table as lines. A cell without a number is no point.
+fn lines(table: &Table) -> Vec<Line<'_>> {
+    let number = |cell: Option<&Cell>| match cell {
+        Some(Cell::Number(number)) if number.is_finite() => Some(*number),
+        _ => None,
+    };
+    let columns = table.columns.iter().enumerate().skip(1);
+    let points = |column| {
+        table
+            .rows
+            .iter()
+            .filter_map(move |row| Some((number(row.first())?, number(row.get(column))?)))
+    };
+    columns.map(|(column, name)| (name.as_str(), points(column).collect())).collect()
 }
 
-/// Draws the charts of an earlier run from its JSON file.
-pub(crate) fn draw_from(file: &str) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let mut report: Value =
-        serde_json::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
-    let charts: Vec<Chart> = serde_json::from_value(report["charts"].take())
-        .map_err(|error| format!("{file}: expected charts as --json writes them: {error}"))?;
-    draw(&charts)
+/// Returns round numbers for an axis, the last at or above `high`: for a linear axis about five from
+/// 0, for a logarithmic one the first at most `low`.
+fn ticks(is_logarithmic: bool, (low, high): (f64, f64)) -> Vec<f64> {
+    if !is_logarithmic {
+        let power = 10_f64.powi((high / 5.0).log10().floor() as i32);
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
+        let step = steps.into_iter().find(|step| high / step <= 5.0).unwrap_or(10.0 * power);
+        return (0..=(high / step).ceil() as u32).map(|n| f64::from(n) * step).collect();
+    }
+    let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let steps: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let powers = first..=last;
+    let all: Vec<f64> =
+        powers.flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power))).collect();
+    let from = all.iter().rposition(|tick| *tick <= low * 1.000_001).unwrap_or(0);
+    let to = all.iter().position(|tick| *tick >= high * 0.999_999).unwrap_or(all.len() - 1);
+    all[from..=to.max(from)].to_vec()
+}
+
+/// Returns a position for the name of each line, close to the end of the line. The positions are
+/// moved apart so that no names overlap and no name is below the plot.
+fn apart(ends: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..ends.len()).collect();
+    order.sort_by(|one, other| ends[*one].total_cmp(&ends[*other]));
+    let mut places = ends.to_vec();
+    for pair in order.windows(2) {
+        places[pair[1]] = places[pair[1]].max(places[pair[0]] + NAME);
+    }
+    let mut most = BOTTOM;
+    for place in order.into_iter().rev() {
+        places[place] = places[place].min(most);
+        most = places[place] - NAME;
+    }
+    places
+}
+
+/// Returns the numbers of all lines as a text.
+fn describe(lines: &[Line<'_>]) -> String {
+    let points = |points: &[(f64, f64)]| {
+        let points = points.iter().map(|(x, y)| format!("{} at {}", Cell::Number(*y), label(*x)));
+        points.collect::<Vec<_>>().join(", ")
+    };
+    lines.iter().map(|line| format!("{}: {}. ", line.0, points(&line.1))).collect()
+}
+
+/// Formats a number for an axis: `0.5`, `250`, `1 024`, `10 k`, `2 M`.
+fn label(value: f64) -> String {
+    let short = |value: f64, unit: &str| {
+        let text = format!("{value:.2}");
+        format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+    };
+    match value {
+        1_024.0 => "1 024".to_owned(),
+        value if value >= 1e6 => short(value / 1e6, " M"),
+        value if value >= 1e3 => short(value / 1e3, " k"),
+        value => short(value, ""),
+    }
+}
+
+/// Escapes text for use between tags.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chart() -> Chart {
-        let lines = vec![
-            Line::new("ours & all", [(1.0, 25.0), (1e4, 40.0), (1e7, 310.5)]),
-            Line::new("theirs", [(1.0, 26.0), (1e4, 60.0), (1e7, 500.0)]),
-        ];
-        let plot =
-            Plot::Lines(Lines { x: Axis::logarithmic("subjects"), y: Axis::linear("ns"), lines });
-        Chart { name: "subjects".into(), title: "Cost".into(), note: "note".into(), plot }
+    #[test]
+    fn every_number_is_marked_and_every_line_is_named() {
+        let mut table = Table::new("cost", ["subjects", "ours & all", "theirs"]);
+        for (x, ours, theirs) in [(1.0, 25.0, 26.0), (1e4, 40.0, f64::NAN), (1e7, 310.5, 500.0)] {
+            table.row([x, ours, theirs].map(Cell::Number));
+        }
+        let (name, title, note, unit) = ("subjects", "Cost", "note", "ns");
+        let svg = Chart { name, title, note, unit, is_logarithmic: true }.svg(&table);
+        assert_eq!(svg.matches("<circle ").count(), 5);
+        assert!(svg.contains(">ours &amp; all</text>") && svg.contains(">10 M</text>"), "{svg}");
     }
 
     #[test]
-    fn a_chart_is_the_same_when_it_is_drawn_from_json() {
-        let text = serde_json::to_string(&chart()).unwrap();
-        let again: Chart = serde_json::from_str(&text).unwrap();
-        assert_eq!(again.svg(), chart().svg());
+    fn ticks_are_round_and_enclose_the_numbers() {
+        assert_eq!(ticks(true, (23.0, 310.0)), [20.0, 50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(true, (10.0, 1e6)), [10.0, 100.0, 1e3, 1e4, 1e5, 1e6]);
+        assert_eq!(ticks(false, (1.0, 9.3)), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
     }
 
     #[test]
-    fn every_point_is_marked_and_every_line_named() {
-        let svg = chart().svg();
-        assert_eq!(svg.matches("<circle ").count(), 6);
-        assert!(svg.contains(">ours &amp; all</text>") && svg.contains(">theirs</text>"), "{svg}");
+    fn names_do_not_overlap_and_stay_beside_the_plot() {
+        let places = apart(&[344.0, 100.0, 101.0, 343.0]);
+        assert_eq!(places, [BOTTOM, 100.0, 117.0, BOTTOM - NAME]);
     }
 
     #[test]
     fn the_page_on_performance_shows_every_chart_and_no_other() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/PERFORMANCE.md");
-        let page = std::fs::read_to_string(page).unwrap();
+        let page = std::fs::read_to_string(folder().join("../PERFORMANCE.md")).unwrap();
         let mut drawn = 0;
         for file in std::fs::read_dir(folder()).unwrap() {
-            let name = file.unwrap().file_name().into_string().unwrap();
-            let link = format!("](charts/{name})");
+            let link = format!("](charts/{})", file.unwrap().file_name().into_string().unwrap());
             assert!(page.contains(&link), "PERFORMANCE.md lacks {link}");
             drawn += 1;
         }

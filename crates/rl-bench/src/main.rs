@@ -1,18 +1,4 @@
-//! Side-by-side measurements of rl-core and other rate limiters.
-//!
-//! ```text
-//! cargo run --release -p rl-bench -- memory
-//! cargo run --release -p rl-bench -- http
-//! cargo run --release -p rl-bench -- redis
-//! cargo run --release -p rl-bench -- all --json run.json --charts
-//! cargo run --release -p rl-bench -- charts run.json
-//! cargo run --release -p rl-bench -- outage
-//! cargo run --release -p rl-bench -- overload
-//! cargo run --release -p rl-bench -- records
-//! cargo run --release -p rl-bench -- rules
-//! cargo run --release -p rl-bench -- scripts
-//! cargo run -p rl-bench -- pictures
-//! ```
+//! Side-by-side measurements of this workspace and other rate limiters.
 //!
 //! Compare only the ratios within one run. Absolute times differ between machines, and between
 //! hours on one machine. The pictures do not depend on the machine.
@@ -21,7 +7,7 @@
 //!
 //! | limiter | reason |
 //! |---|---|
-//! | actix-governor | its licence, GPL-3.0, does not permit a dependency |
+//! | actix-governor | its licence, GPL-3.0, does not permit a dependency; `--server` measures a service with it |
 //! | tower-rate-limiter | it requires a newer compiler than this workspace |
 //! | limitador on Redis | it links the system's TLS library; the benchmark sends its commands through our client instead |
 //! | trypema on Redis | it requires Redis 7.2 or newer |
@@ -31,23 +17,14 @@
 
 mod algorithms;
 mod charts;
-mod goals;
 mod http;
-mod long_logs;
-mod machine;
 mod measure;
 mod memory;
-mod metrics;
-mod outage;
 mod overload;
 mod pictures;
-mod progress;
-mod records;
 mod redis;
 mod report;
 mod rules;
-mod table;
-mod workload;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -59,69 +36,101 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// A measurement: its name, its description, and the function that runs it.
+type Measurement = (&'static str, &'static str, fn(&mut Report) -> Result);
+
+#[rustfmt::skip]
+const MEASUREMENTS: [Measurement; 19] = [
+    ("memory-others", "decisions in this process beside other limiters", memory::others),
+    ("memory-space", "bytes of a subject, and allocations of a decision", memory::space),
+    ("memory-algorithms", "each algorithm beside a limiter for it alone", memory::algorithms),
+    ("memory-parts", "requests of three parts beside one part", memory::parts),
+    ("memory-counting", "the time that counting adds to a decision", memory::counting),
+    ("memory-flood", "ten million invented subjects in a full store", memory::flood),
+    ("memory-growth", "the cost by the number of subjects and of limits", memory::growth),
+    ("http", "a limit on axum and actix-web beside none and other limiters", http::run),
+    ("rules", "requests through axum under 10, 1 000 and 10 000 rules", rules::run),
+    ("redis-others", "a server beside plain commands and other limiters", redis::others),
+    ("redis-shortcuts", "one hot subject, cached denials and leases", redis::shortcuts),
+    ("redis-space", "bytes of a subject on a server", redis::space),
+    ("redis-algorithms", "each algorithm beside the usual script", redis::algorithms),
+    ("redis-limits", "the cost by the number of limits", redis::limits),
+    ("redis-parts", "several parts on a server and on a cluster", redis::parts),
+    ("redis-cluster", "a cluster of three primaries beside one server", redis::cluster),
+    ("redis-nodes", "several processes, also with cut connections", redis::nodes),
+    ("scripts", "the longest scripts, and long logs in memory", redis::scripts),
+    ("overload", "a flood beyond capacity, one address denied", overload::run),
+];
+
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--only GOALS] [--json FILE] [--charts]
-       cargo run --release -p rl-bench -- outage|overload|records|rules|metrics|scripts|pictures
-       cargo run -p rl-bench -- charts FILE
+usage: cargo run --release -p rl-bench -- NAME... [--short] [--charts] [--json FILE] [--server NAME=URL]
+       cargo run -p rl-bench -- pictures
 
-  memory    measures decisions in this process, beside other limiters, and the cost of each algorithm
-  http      measures the cost of a limit on axum and on actix-web, beside none and beside other limiters
-  redis     measures decisions on a Redis server, beside plain commands, the usual script and other
-            limiters; on several nodes whose connections are cut; and on a cluster
-  all       runs memory, http and redis, and prints the goals of all in one table
-  outage    measures the latency of requests while Redis is down
-  overload  measures a flood of invented subjects beyond capacity, while one address is denied
-  records   measures look-ups and pages of 300 000 records of 100 000 consumers on SQLite
-  rules     measures requests through axum under 10, 1 000 and 10 000 rules, and the creation of these rules
-  metrics   measures a page of /metrics with 500 limits
-  scripts   measures the longest time that one script blocks a Redis server, under the heaviest policies
-  pictures  draws the decisions of each algorithm into crates/rl-core/docs/pictures, and prints how many
-            requests of two bursts are allowed
-  charts    draws the charts of a file that --json has written into crates/rl-core/docs/charts
+  --short            measures one round of fewer subjects, to try a command
+  --charts           also draws the charts into crates/rl-core/docs/charts
+  --json FILE        also writes tables and goals to a file
+  --server NAME=URL  http also measures this service, such as one with actix-governor
 
-  --goals       runs only the measurements of the goals of memory and redis
-  --only GOALS  runs only the measurements of these goals of memory or redis, such as E1,E2
-  --json FILE   also writes goals, tables and charts to a file
-  --charts      also draws the charts of this run";
+  pictures draws the decisions of each algorithm into crates/rl-core/docs/pictures. A NAME is `all`,
+  or the beginning of one or several of these:";
 
-/// The options of a measurement.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The options of a run.
+#[derive(Debug, Default)]
 struct Options {
+    names: Vec<String>,
+    is_short: bool,
+    draws_charts: bool,
     json: Option<String>,
-    charts: bool,
-    goals_only: bool,
-    only: Vec<String>,
+    servers: Vec<(String, String)>,
+}
+
+impl Options {
+    fn parse(mut words: impl Iterator<Item = String>) -> std::result::Result<Self, String> {
+        let mut options = Self::default();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} needs a value"));
+            match word.as_str() {
+                "--short" => options.is_short = true,
+                "--charts" => options.draws_charts = true,
+                "--json" => options.json = Some(value()?),
+                "--server" => {
+                    let server = value()?;
+                    let (name, url) = server.split_once('=').ok_or("--server needs NAME=URL")?;
+                    options.servers.push((name.to_owned(), url.to_owned()));
+                }
+                name if !MEASUREMENTS
+                    .iter()
+                    .any(|one| name == "all" || one.0.starts_with(name)) =>
+                {
+                    return Err(format!("unknown measurement {name:?}"));
+                }
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        if options.names.is_empty() { Err("name a measurement".to_owned()) } else { Ok(options) }
+    }
+
+    fn measures(&self, measurement: &str) -> bool {
+        self.names.iter().any(|name| name == "all" || measurement.starts_with(name.as_str()))
+    }
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match words[..] {
-        [] => return refuse("name a measurement"),
-        ["outage"] => outage::run(),
-        ["overload"] => overload::run(),
-        ["records"] => records::run(),
-        ["rules"] => rules::run(),
-        ["metrics"] => metrics::run(),
-        ["scripts"] => redis::scripts(),
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["pictures"] => pictures::run(),
-        ["charts", file] => charts::draw_from(file),
-        ["charts"] => return refuse("charts needs the name of a file that --json has written"),
-        // The benchmark `redis` starts processes with these arguments.
-        ["node", ref words @ ..] => redis::node(words),
-        [name @ ("memory" | "http" | "redis" | "all"), ref words @ ..] => match options(words) {
-            Ok(options) => measure(name, &options),
-            Err(why) => return refuse(&why),
+        // `redis-nodes` starts processes with these arguments.
+        ["node", url, settings] => redis::node(url, settings),
+        _ => match Options::parse(words.into_iter()) {
+            Ok(options) => measure(options),
+            Err(why) => {
+                eprintln!("{why}\n\n{USAGE}");
+                MEASUREMENTS.iter().for_each(|(name, what, _)| eprintln!("  {name:17}  {what}"));
+                return ExitCode::from(2);
+            }
         },
-        [
-            "outage" | "overload" | "records" | "rules" | "metrics" | "scripts" | "pictures",
-            extra,
-            ..,
-        ]
-        | ["charts", _, extra, ..] => {
-            return refuse(&format!("unexpected argument {extra:?}"));
-        }
-        [unknown, ..] => return refuse(&format!("unknown measurement {unknown:?}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -132,74 +141,47 @@ fn main() -> ExitCode {
     }
 }
 
-fn options(words: &[&str]) -> Result<Options, String> {
-    let (mut options, mut words) = (Options::default(), words.iter());
-    while let Some(word) = words.next() {
-        match *word {
-            "--json" => {
-                let file = words.next().ok_or("--json needs the name of a file")?;
-                options.json = Some((*file).to_owned());
-            }
-            "--charts" => options.charts = true,
-            "--goals" => options.goals_only = true,
-            "--only" => {
-                let names = words.next().ok_or("--only needs the names of goals")?;
-                options.only = names.split(',').map(str::to_owned).collect();
-            }
-            extra => return Err(format!("unexpected argument {extra:?}")),
-        }
-    }
-    Ok(options)
-}
-
-fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut report = Report::new();
-    report.goals_only = options.goals_only;
-    report.only.clone_from(&options.only);
-    let measured = match name {
-        "memory" => memory::run(&mut report),
-        "http" => http::run(&mut report),
-        "redis" => redis::run(&mut report),
-        _ => all(&mut report),
-    };
+fn measure(options: Options) -> Result {
+    let wanted =
+        MEASUREMENTS.iter().filter(|(name, ..)| options.measures(name)).collect::<Vec<_>>();
+    let mut report = Report::begin(options);
+    let measured = wanted.into_iter().try_for_each(|(name, what, run)| {
+        println!("{name}: {what}\n");
+        run(&mut report).map_err(|error| format!("{name}: {error}").into())
+    });
     // The results are written even after a failure.
-    if let Some(file) = &options.json {
-        report.write(file)?;
-    }
-    measured?;
-    if let [unknown, ..] = report.unmeasured()[..] {
-        return Err(format!("{name} measures no goal {unknown:?}").into());
-    }
-    if options.charts { charts::draw(report.charts()) } else { Ok(()) }
-}
-
-fn all(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    memory::run(report)?;
-    http::run(report)?;
-    redis::run(report)?;
-    report.print_goals();
-    Ok(())
-}
-
-fn refuse(why: &str) -> ExitCode {
-    eprintln!("{why}\n\n{USAGE}");
-    ExitCode::from(2)
+    report.end()?;
+    measured
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(words: &str) -> std::result::Result<Options, String> {
+        Options::parse(words.split_whitespace().map(str::to_owned))
+    }
+
     #[test]
     fn options_come_in_any_order() {
-        let wanted =
-            Options { json: Some("run.json".to_owned()), charts: true, ..Options::default() };
-        assert_eq!(options(&["--charts", "--json", "run.json"]).as_ref(), Ok(&wanted));
-        assert_eq!(options(&["--json", "run.json", "--charts"]).as_ref(), Ok(&wanted));
-        assert_eq!(options(&[]), Ok(Options::default()));
-        let goals = options(&["--goals", "--only", "E1,M2"]).unwrap();
-        assert_eq!((goals.goals_only, goals.only), (true, vec!["E1".into(), "M2".into()]));
-        assert_eq!(options(&["--json"]), Err("--json needs the name of a file".to_owned()));
-        assert_eq!(options(&["twice"]), Err("unexpected argument \"twice\"".to_owned()));
+        let options =
+            parse("--charts memory --server peer=http://127.0.0.1:1/ --json run.json").unwrap();
+        assert!(options.draws_charts && !options.is_short);
+        assert_eq!(options.json.as_deref(), Some("run.json"));
+        assert_eq!(options.servers, [("peer".to_owned(), "http://127.0.0.1:1/".to_owned())]);
+        let error = |words| parse(words).unwrap_err();
+        assert_eq!(error("--json"), "--json needs a value");
+        assert_eq!(error("memory twice"), "unknown measurement \"twice\"");
+        assert_eq!(error("--short"), "name a measurement");
+    }
+
+    #[test]
+    fn a_name_selects_all_measurements_that_begin_with_it() {
+        let selected = |words| {
+            let options = parse(words).unwrap();
+            MEASUREMENTS.iter().filter(|(name, ..)| options.measures(name)).count()
+        };
+        assert_eq!([selected("all"), selected("redis"), selected("redis-s")], [19, 8, 2]);
+        assert_eq!([selected("memory-space rules"), selected("scripts")], [2, 1]);
     }
 }

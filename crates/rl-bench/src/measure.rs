@@ -1,5 +1,5 @@
-//! Comparisons on a machine with varying load. Both candidates run in one process, in short blocks
-//! that alternate, so that a slow phase affects both.
+//! Comparisons on a machine with varying load. The contenders run in one process, in short blocks
+//! that take turns, so that a slow phase affects all of them.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -20,26 +20,6 @@ pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// Runs `work`, which must stay on this thread. Returns its processor time, and its result. Other
-/// processes do not affect the time.
-pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let start = processor_time();
-    let result = work();
-    (processor_time() - start, result)
-}
-
-/// Returns the processor time of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("it begins at 0")
-}
-
-/// Returns the processor time of all threads of this process.
-pub(crate) fn process_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).expect("it begins at 0")
-}
-
 /// Runs `work`. Returns the time that it took, and its result.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {
@@ -48,9 +28,22 @@ pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T
     (start.elapsed(), result)
 }
 
-/// Returns the median, or NaN if there are no samples.
-pub(crate) fn median(samples: &[f64]) -> f64 {
-    quantile(&sorted(samples), 0.5)
+/// Runs `work`, which must stay on this thread. Returns its processor time, and its result. Other
+/// processes do not affect the time.
+pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let start = thread_time();
+    let result = work();
+    (thread_time() - start, result)
+}
+
+/// Returns the processor time of this thread.
+pub(crate) fn thread_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it begins at 0")
+}
+
+/// Returns the processor time of all threads of this process.
+pub(crate) fn process_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("it begins at 0")
 }
 
 /// A median, with the interval that contains the true median in 95 of 100 runs.
@@ -68,80 +61,119 @@ impl Estimate {
         let mut rng = Rng::with_seed(1);
         let mut resample = || -> f64 {
             let drawn = samples.iter().map(|_| samples[rng.usize(..samples.len())]);
-            median(&drawn.collect::<Vec<_>>())
+            median(drawn.collect())
         };
-        let medians = sorted(&(0..RESAMPLES).map(|_| resample()).collect::<Vec<_>>());
-        Self {
-            median: median(samples),
-            low: quantile(&medians, 0.025),
-            high: quantile(&medians, 0.975),
-        }
+        let medians = sorted((0..RESAMPLES).map(|_| resample()).collect());
+        let [low, high] = [0.025, 0.975].map(|q| quantile(&medians, q));
+        Self { median: median(samples.to_vec()), low, high }
     }
-}
 
-impl Estimate {
-    /// Returns the estimate as text with one digit after the point, without a unit.
-    pub(crate) fn plain(self) -> String {
-        let Self { median, low, high } = self;
-        format!("{median:.1} [{low:.1}, {high:.1}]")
+    /// Returns an estimate of a count, which does not vary.
+    pub(crate) const fn exact(count: f64) -> Self {
+        Self { median: count, low: count, high: count }
     }
 }
 
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { median, low, high } = self;
-        write!(f, "{median:.2}x [{low:.2}, {high:.2}]")
+        if low == high {
+            write!(f, "{median:.2}")
+        } else {
+            write!(f, "{median:.2} [{low:.2}, {high:.2}]")
+        }
     }
 }
 
-/// Runs rounds with both candidates. Returns the factor by which ours is faster.
-///
-/// Each round has four blocks: ours, theirs, theirs, ours. A block receives the number of its slice
-/// of the work, and returns the nanoseconds for each decision. Both candidates do every slice once.
-pub(crate) fn compare(
-    rounds: usize,
-    ours: impl FnMut(usize) -> f64,
-    theirs: impl FnMut(usize) -> f64,
-) -> Estimate {
-    let measured = in_turns(rounds, ours, theirs);
-    let ratios: Vec<f64> = measured.iter().map(|(ours, theirs)| theirs / ours).collect();
-    Estimate::of(&ratios)
+/// The measured quantities of contenders that take turns: `N` quantities for each contender in each
+/// round.
+#[derive(Clone, Debug)]
+pub(crate) struct Race<const N: usize = 1>(Vec<Vec<[f64; N]>>);
+
+/// A turn of a contender in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) contender: usize,
+    /// The number of the round. Round 0 only warms up caches, and is not recorded.
+    pub(crate) round: usize,
 }
 
-/// Runs rounds with both candidates, as [`compare`] does. Returns the nanoseconds for each decision
-/// of ours and of theirs in each round.
-pub(crate) fn in_turns(
-    rounds: usize,
-    mut ours: impl FnMut(usize) -> f64,
-    mut theirs: impl FnMut(usize) -> f64,
-) -> Vec<(f64, f64)> {
-    let mut round = |n: usize| {
-        let (first, second) = (2 * n, 2 * n + 1);
-        let (a, b) = (ours(first), theirs(first));
-        let (c, d) = (theirs(second), ours(second));
-        ((a + d) / 2.0, (b + c) / 2.0)
-    };
-    round(rounds); // This round only warms up caches and branch predictors.
-    (0..rounds).map(round).collect()
+impl<const N: usize> Race<N> {
+    pub(crate) fn new(contenders: usize) -> Self {
+        Self(vec![Vec::new(); contenders])
+    }
+
+    /// Returns the turns of all rounds. In each round every contender has two turns, in forward and
+    /// in reverse order, so that a steady drift of the machine's speed cancels out.
+    pub(crate) fn turns(&self, rounds: usize) -> impl Iterator<Item = Turn> + use<N> {
+        let count = self.0.len();
+        (0..=rounds).flat_map(move |round| {
+            let order = (0..count).chain((0..count).rev());
+            order.map(move |contender| Turn { contender, round })
+        })
+    }
+
+    /// Records the quantities of a turn. The quantities of a round are the means of both turns.
+    pub(crate) fn record(&mut self, Turn { contender, round }: Turn, quantities: [f64; N]) {
+        let rounds = &mut self.0[contender];
+        match round.checked_sub(1) {
+            None => {}
+            Some(place) if place < rounds.len() => {
+                let halves = rounds[place].iter_mut().zip(quantities);
+                halves.for_each(|(sum, quantity)| *sum += quantity / 2.0);
+            }
+            Some(_) => rounds.push(quantities.map(|quantity| quantity / 2.0)),
+        }
+    }
+
+    /// Returns the values of a quantity in all rounds.
+    pub(crate) fn samples(&self, contender: usize, quantity: usize) -> Vec<f64> {
+        self.0[contender].iter().map(|round| round[quantity]).collect()
+    }
+
+    /// Returns the median of a quantity, or NaN if nothing was measured.
+    pub(crate) fn median(&self, contender: usize, quantity: usize) -> f64 {
+        median(self.samples(contender, quantity))
+    }
+
+    /// Estimates the quantity of a contender as a multiple of the quantity of another one.
+    pub(crate) fn multiple(&self, contender: usize, beside: usize, quantity: usize) -> Estimate {
+        self.pairs(contender, beside, quantity, |one, other| one / other)
+    }
+
+    /// Estimates by how much the quantity of a contender is larger than that of another one.
+    pub(crate) fn excess(&self, contender: usize, beside: usize, quantity: usize) -> Estimate {
+        self.pairs(contender, beside, quantity, |one, other| one - other)
+    }
+
+    fn pairs(
+        &self,
+        contender: usize,
+        beside: usize,
+        quantity: usize,
+        of: impl Fn(f64, f64) -> f64,
+    ) -> Estimate {
+        let pairs =
+            self.samples(contender, quantity).into_iter().zip(self.samples(beside, quantity));
+        Estimate::of(&pairs.map(|(one, other)| of(one, other)).collect::<Vec<_>>())
+    }
 }
 
-/// Returns the 99th percentile, or NaN if there are no samples.
-pub(crate) fn p99(samples: &[f64]) -> f64 {
-    quantile(&sorted(samples), 0.99)
+/// Returns the median, or NaN if there are no samples.
+pub(crate) fn median(samples: Vec<f64>) -> f64 {
+    quantile(&sorted(samples), 0.5)
 }
 
 /// Returns the samples in ascending order.
-pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted
+pub(crate) fn sorted(mut samples: Vec<f64>) -> Vec<f64> {
+    samples.sort_by(f64::total_cmp);
+    samples
 }
 
 /// Returns a quantile, interpolated between the two nearest samples.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * sorted.len().saturating_sub(1) as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
-    match (sorted.get(below), sorted.get(above)) {
+    match (sorted.get(place.floor() as usize), sorted.get(place.ceil() as usize)) {
         (Some(below), Some(above)) => below + (above - below) * place.fract(),
         _ => f64::NAN,
     }
@@ -152,46 +184,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiting_thread_takes_no_processor_time() {
-        let (wait, (elapsed, ())) = time(|| {
-            time_on_processor(|| {
-                let (_keep, never) = std::sync::mpsc::channel::<()>();
-                assert!(never.recv_timeout(Duration::from_millis(50)).is_err());
-            })
-        });
-        assert!(elapsed < wait / 2, "{elapsed:?} of {wait:?}");
-        let (elapsed, sum) =
-            time_on_processor(|| (0..1_000_000_u64).map(std::hint::black_box).sum::<u64>());
-        assert!(sum > 0 && elapsed > Duration::ZERO);
-    }
-
-    #[test]
     fn medians_of_odd_even_and_no_samples() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(&[]).is_nan());
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
     }
 
     #[test]
     fn an_interval_holds_the_median_and_no_outlier() {
         let mut samples: Vec<f64> = (0..41).map(|n| 1.0 + f64::from(n % 5) / 100.0).collect();
         samples[7] = 90.0;
-        assert_eq!(Estimate::of(&samples).to_string(), "1.02x [1.01, 1.03]");
+        assert_eq!(Estimate::of(&samples).to_string(), "1.02 [1.01, 1.03]");
     }
 
     #[test]
-    fn sides_take_turns_and_do_the_same_slices() {
-        let log = std::cell::RefCell::new(Vec::new());
-        let block = |side: char, nanos: f64| {
-            let log = &log;
-            move |slice| {
-                log.borrow_mut().push((side, slice));
-                nanos
-            }
-        };
-        let compared = compare(1, block('a', 10.0), block('b', 25.0));
-        assert_eq!(compared.to_string(), "2.50x [2.50, 2.50]");
-        let measured = log.borrow()[4..].to_vec();
-        assert_eq!(measured, [('a', 0), ('b', 0), ('b', 1), ('a', 1)]);
+    fn contenders_take_turns_in_both_orders_and_the_first_round_is_not_recorded() {
+        let mut race = Race::new(2);
+        let turns: Vec<Turn> = race.turns(2).collect();
+        assert_eq!(
+            turns.iter().map(|turn| turn.contender).collect::<Vec<_>>(),
+            [0, 1, 1, 0].repeat(3)
+        );
+        for (place, turn) in turns.into_iter().enumerate() {
+            race.record(turn, [(1 + turn.contender) as f64 * place as f64]);
+        }
+        assert_eq!((race.samples(0, 0), race.samples(1, 0)), (vec![5.5, 9.5], vec![11.0, 19.0]));
+        assert_eq!(race.multiple(1, 0, 0).to_string(), "2.00");
     }
 }

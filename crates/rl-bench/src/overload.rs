@@ -10,7 +10,6 @@
 
 mod clients;
 
-use std::error::Error;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,10 +22,10 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::machine;
-use crate::measure::{process_time, time_on_processor};
+use crate::Result;
+use crate::measure::{Estimate, process_time, time_on_processor};
 use crate::redis::Server;
-use crate::table::Table;
+use crate::report::{Bound, Report, Table};
 
 /// The numbers of clients, which are measured one after the other.
 const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
@@ -34,50 +33,38 @@ const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
 /// The pause between two requests of the denied address.
 const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
-const SECONDS: u64 = 5;
-
-/// The rate of decisions with the most clients must be at least this share of the rate with the
-/// fewest clients.
-const LEAST: f64 = 0.8;
+const SECONDS: usize = 5;
 
 /// The number of requests over which the cost of a request is averaged.
 const COUNTED: u32 = 1_000_000;
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
-    println!(
-        "clients that invent a subject for each request, {SECONDS} s for each number of them\n"
-    );
-    println!("machine   {}", machine::cores());
-    println!("versions  {}, {}", machine::program("redis-server"), machine::profile());
-    println!(
-        "measured  in one process with its clients, without HTTP, on a Redis server of its own\n"
-    );
-    Builder::new_multi_thread().enable_all().build()?.block_on(measure())
+/// Measures the flood with each number of clients.
+pub(crate) fn run(report: &mut Report) -> Result {
+    Builder::new_multi_thread().enable_all().build()?.block_on(measure(report))
 }
 
-async fn measure() -> Result<(), Box<dyn Error>> {
-    let own = cost_of_clients();
-    let rejected = cost_of_rejections().await?;
+async fn measure(report: &mut Report) -> Result {
+    let (own, rejected) = (cost_of_clients(), cost_of_rejections().await?);
     println!(
         "processor time of one request: its client {own:.0} ns, a rejection {rejected:.0} ns\n"
     );
-    let mut table = Table::new(
-        "requests per second, and processors in use",
-        [
-            "clients",
-            "decided",
-            "503",
-            "open",
-            "of the denied",
-            "passed",
-            "by clients",
-            "by rejections",
-            "by decisions",
-            "by Redis",
-        ],
-    );
-    let mut decided = Vec::new();
-    let mut by_processor = Vec::new();
+    let seconds = report.size(SECONDS, 1) as u64;
+    let columns = [
+        "clients",
+        "decided",
+        "503",
+        "open",
+        "of the denied",
+        "passed",
+        "by clients",
+        "by rejections",
+        "by decisions",
+        "by Redis",
+    ];
+    let title =
+        "requests per second, and processors in use; one process with its clients, without HTTP";
+    let mut table = Table::new(title, columns);
+    let (mut decided, mut by_processor, mut passed) = (Vec::new(), Vec::new(), 0);
     for clients in CLIENTS {
         let server = Server::start()?;
         let store = RedisStore::connect(&server.url(0)).await?;
@@ -85,35 +72,37 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         let mut monitor = server.monitor().await?;
         let found = Arc::new(Found::default());
         let before = (process_time(), monitor.processor_time().await?);
-        let denied = flood(&limiter, clients, &found).await;
-        let cores = |time: Duration| time.as_secs_f64() / SECONDS as f64;
+        let denied = flood(&limiter, clients, &found, Duration::from_secs(seconds)).await;
+        let cores = |time: Duration| time.as_secs_f64() / seconds as f64;
         let process = cores(process_time() - before.0);
         let redis = cores(monitor.processor_time().await? - before.1);
-        let each_second = |count: &AtomicU64| count.load(Ordering::Relaxed) / SECONDS;
+        let each_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / seconds as f64;
         let counts = [&found.decided, &found.rejected, &found.open].map(each_second);
-        let by_clients = counts.iter().sum::<u64>() as f64 * own * 1e-9;
-        let by_rejections = counts[1] as f64 * rejected * 1e-9;
-        let by_decisions = process - by_clients - by_rejections;
-        decided.push(counts[0] as f64);
-        by_processor.push(counts[0] as f64 / (processors() as f64 - by_clients));
-        let row = [clients as u64].into_iter().chain(counts).chain([denied.asked, denied.passed]);
-        let row = row.map(|number| number.to_string());
-        let cores = [by_clients, by_rejections, by_decisions, redis];
-        table.row(row.chain(cores.map(|cores| format!("{cores:.2}"))));
+        let by_clients = counts.iter().sum::<f64>() * own * 1e-9;
+        let by_rejections = counts[1] * rejected * 1e-9;
+        decided.push(counts[0]);
+        by_processor.push(counts[0] / (processors() as f64 - by_clients));
+        passed += denied.passed;
+        let counts =
+            counts.map(f64::round).into_iter().chain([denied.asked as f64, denied.passed as f64]);
+        let cores = [by_clients, by_rejections, process - by_clients - by_rejections, redis];
+        table.row([clients.into()].into_iter().chain(counts.chain(cores).map(Into::into)));
     }
-    println!("{table}");
-    println!(
-        "`of the denied`: requests of one address that is denied, and those of them that passed: 0 are wanted"
+    report.table(table);
+    let share = |of: &[f64]| Estimate::exact(of[CLIENTS.len() - 1] / of[0]);
+    report.goal(
+        "a flood: the denied address passes",
+        Bound::AtMost(0.0),
+        "times",
+        Estimate::exact(passed as f64),
     );
-    let part = |of: &[f64]| of[CLIENTS.len() - 1] / of[0] * 100.0;
-    println!(
-        "decided at most clients: {:.0} % of those at fewest; at least {:.0} % are wanted",
-        part(&decided),
-        LEAST * 100.0
-    );
-    println!(
-        "the same for each second of the processors that the clients leave: {:.0} %",
-        part(&by_processor)
+    let what = "a flood: decided with 20 000 clients beside 4 000";
+    report.goal(what, Bound::AtLeast(0.8), "times", share(&decided));
+    report.goal(
+        &format!("{what}, by the processors that clients leave"),
+        Bound::AtLeast(0.8),
+        "times",
+        share(&by_processor),
     );
     Ok(())
 }
@@ -132,7 +121,7 @@ fn cost_of_clients() -> f64 {
 ///
 /// A request to a server that does not respond stays in flight. The limiter permits no second one,
 /// so it rejects all other requests.
-async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
+async fn cost_of_rejections() -> Result<f64> {
     let server = Server::start()?;
     let store = RedisStore::connect(&server.url(0)).await?;
     let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).store(store);
@@ -170,7 +159,12 @@ fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
     elapsed.as_secs_f64() * 1e9 / f64::from(COUNTED)
 }
 
-async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Denied {
+async fn flood(
+    limiter: &RateLimiter,
+    clients: usize,
+    found: &Arc<Found>,
+    lasts: Duration,
+) -> Denied {
     let guesser = Subject::ip([192, 0, 2, 7]);
     while limiter.check(&guesser, 1).await.is_allowed() {}
     let has_ended = Arc::new(AtomicBool::new(false));
@@ -179,7 +173,7 @@ async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Den
         let clients = Clients::new(task, clients, tasks);
         flood.spawn(clients.request(limiter.clone(), Arc::clone(found), Arc::clone(&has_ended)));
     }
-    let (end, mut denied) = (Instant::now() + Duration::from_secs(SECONDS), Denied::default());
+    let (end, mut denied) = (Instant::now() + lasts, Denied::default());
     while Instant::now() < end {
         let decision = limiter.check(&guesser, 1).await;
         denied.asked += 1;

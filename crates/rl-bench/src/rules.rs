@@ -1,6 +1,5 @@
 //! Measures requests through axum under rules, of which one matches.
 
-use std::error::Error;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -13,9 +12,9 @@ use rl_core::{Limit, RateLimiter};
 use rl_tower::RateLimitLayer;
 use tower::Service;
 
-use crate::machine;
-use crate::measure::{Estimate, median, time_on_processor};
-use crate::table::{Cell, Table};
+use crate::Result;
+use crate::measure::{Race, time_on_processor};
+use crate::report::{Bound, Report, Table};
 
 /// The numbers of rules. The ratios are to the first.
 const RULES: [usize; 3] = [10, 1_000, 10_000];
@@ -52,48 +51,48 @@ fn cases() -> [RulesCase; 5] {
     ]
 }
 
-/// Prints the processor time of requests, and of the creation of their limiters.
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
-    println!("axum in this process, under rules of which one matches, or none\n");
-    println!("machine   {}", machine::cores());
-    println!("versions  {}, {}\n", machine::program("rustc"), machine::profile());
-    let mut table = Table::new(
-        "processor time, median; ratios to 10 rules in the same round",
-        ["rules", "microseconds", "beside 10", "load, ms"],
-    );
+/// Measures the processor time of requests, and of the creation of their limiters.
+pub(crate) fn run(report: &mut Report) -> Result {
+    let columns = ["", "µs of a request", "beside 10 rules", "ms to load"];
+    let mut table =
+        Table::new("requests through axum, under rules of which one matches, or none", columns);
     for case in cases() {
         let mut services = Vec::new();
         for count in RULES {
             let (load, service) = time_on_processor(|| service(&case, count));
             services.push((load, service?));
         }
-        let mut micros = RULES.map(|_| Vec::new());
-        // The first round only warms up.
-        for round in 0..=ROUNDS {
-            for place in (0..RULES.len()).chain((0..RULES.len()).rev()) {
-                let (taken, ()) = time_on_processor(|| ask(&mut services[place].1, &case));
-                if round > 0 {
-                    micros[place].push(taken.as_secs_f64() * 1e6 / f64::from(REQUESTS));
-                }
-            }
+        let mut race = Race::new(RULES.len());
+        for turn in race.turns(report.rounds(ROUNDS)) {
+            let (taken, ()) = time_on_processor(|| ask(&mut services[turn.contender].1, &case));
+            race.record(turn, [taken.as_secs_f64() * 1e6 / f64::from(REQUESTS)]);
         }
         for (place, count) in RULES.into_iter().enumerate() {
-            let pairs = micros[place].iter().zip(&micros[0]);
-            let ratios: Vec<f64> = pairs.map(|(many, few)| many / few).collect();
+            let beside = race.multiple(place, 0, 0);
+            let load = services[place].0.as_secs_f64() * 1e3;
+            let name = format!("{count} with {}", case.name);
             table.row([
-                Cell::from(format!("{count} with {}", case.name)),
-                format!("{:.2}", median(&micros[place])).into(),
-                Estimate::of(&ratios).into(),
-                format!("{:.1}", services[place].0.as_secs_f64() * 1e3).into(),
+                name.as_str().into(),
+                race.median(place, 0).into(),
+                beside.into(),
+                load.into(),
             ]);
+            if place == RULES.len() - 1 && case.status == StatusCode::OK {
+                report.goal(
+                    &format!("{name}: time beside 10"),
+                    Bound::AtMost(1.5),
+                    "times",
+                    beside,
+                );
+            }
         }
     }
-    println!("{table}");
+    report.table(table);
     Ok(())
 }
 
 /// Creates a service with this number of rules.
-fn service(case: &RulesCase, count: usize) -> Result<Router, Box<dyn Error>> {
+fn service(case: &RulesCase, count: usize) -> Result<Router> {
     let rules = (0..count).map(|number| {
         let rule = Rule::named(format!("rule-{number}")).limit(Limit::per_hour(1_000_000_000));
         rule.matching((case.of_number)(number))

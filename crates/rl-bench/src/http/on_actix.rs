@@ -1,6 +1,5 @@
 //! Services on actix-web, with and without limits. Each has its own worker threads.
 
-use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
@@ -16,7 +15,8 @@ use actix_web::{App, HttpServer, web};
 use rl_actix::RateLimit;
 use rl_core::{RateLimiter, RedisStore};
 
-use super::fixtures::{CORES, policy};
+use super::{CORES, LINES, policy};
+use crate::Result;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -47,44 +47,35 @@ macro_rules! serve {
     };
 }
 
-/// Starts a service without middleware.
-pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
-    serve!(|app| app)
-}
-
 /// Starts a service with a middleware that does nothing. It shows what every middleware costs.
-pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
+pub(super) fn no_op() -> Result<Running> {
     serve!(|app| app.wrap_fn(|request, service| service.call(request)))
 }
 
 /// Starts a service with a middleware that adds three constant header lines.
-pub(super) fn lines() -> Result<Running, Box<dyn Error>> {
+pub(super) fn lines() -> Result<Running> {
     serve!(|app| app.wrap_fn(|request, service| {
         let answer = service.call(request);
         async {
             let mut response = answer.await?;
-            for name in &LINES {
-                response.headers_mut().insert(name.clone(), HeaderValue::from_static("1000"));
+            for name in LINES {
+                response
+                    .headers_mut()
+                    .insert(HeaderName::from_static(name), HeaderValue::from_static("1000"));
             }
             Ok(response)
         }
     }))
 }
 
-static LINES: [HeaderName; 3] = [
-    HeaderName::from_static("x-rate-limit-limit"),
-    HeaderName::from_static("x-rate-limit-remaining"),
-    HeaderName::from_static("x-rate-limit-reset"),
-];
-
 /// Starts a service with our limiter, for six periods and by client address.
-pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
+pub(super) fn ours(max: u32) -> Result<Running> {
     let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
 /// Starts a service with our limiter on Redis.
-pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running> {
     let store = RedisStore::connect(url).await?;
     let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
     // The deadline is long, so that no request fails if the machine stalls.
@@ -93,7 +84,7 @@ pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dy
 }
 
 /// Starts a service with actix-extensible-rate-limit, for one period.
-pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
+pub(super) fn extensible(max: u32) -> Result<Running> {
     let backend = InMemoryBackend::builder().with_gc_interval(None).build();
     serve!(|app| app.wrap(
         Extensible::builder(
@@ -106,7 +97,7 @@ pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
 }
 
 /// Starts a service with actix-extensible-rate-limit on Redis, for one period.
-pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running> {
     let client = redis_0_26::Client::open(url)?;
     let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
     let backend = RedisBackend::builder(connection).build();
@@ -121,7 +112,7 @@ pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, 
 }
 
 /// Starts a service with actix-limitation, for one period.
-pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+pub(super) fn limitation(max: u32, url: &str) -> Result<Running> {
     let mut limiter = actix_limitation::Limiter::builder(url);
     let address = |request: &ServiceRequest| Some(request.peer_addr()?.ip().to_string());
     let limiter = limiter.key_by(address).limit(max as usize).period(HOUR).build();
@@ -132,7 +123,7 @@ pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>>
 /// Starts a server in a new thread, which runs an actix system for it.
 fn start(
     serve: impl FnOnce(TcpListener) -> std::io::Result<Server> + Send + 'static,
-) -> Result<Running, Box<dyn Error>> {
+) -> Result<Running> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let (sender, receiver) = mpsc::channel();

@@ -1,329 +1,181 @@
-//! Compares each algorithm in memory with fixed windows, and with crates that implement only that
-//! algorithm. Measures the time of a decision, and counts requests beyond the limits.
+//! Compares each algorithm in memory with fixed windows, and with a limiter that implements only
+//! that algorithm. Counts requests beyond the limits.
 
-use std::error::Error;
+use super::limiters::{BY_ALGORITHM, Keys, Limiter, ours_of, ours_with_permits, uniform};
+use super::{BEFORE, FEW, MANY, SLICES, block, by_threads};
+use crate::Result;
+use crate::algorithms::{ONE_WINDOW, Row};
+use crate::measure::Race;
+use crate::report::{Bound, Report, Table};
 
-use super::block::block;
-use super::limiters::Keys;
-use super::other_limiters::Peer;
-use super::sides::{AT_RANDOM_BEFORE, PRESSED, PRESSED_SUBJECTS, Side, TRIES, Visited};
-use crate::algorithms::{ONE_WINDOW, Row, SIX_KINDS, SIX_WINDOWS};
-use crate::charts::{Bar, Bars, Chart, Plot};
-use crate::goals::{Goal, Unit};
-use crate::measure::{Estimate, median};
-use crate::report::Report;
-use crate::table::{Cell, Table};
+/// A limit that no block reaches, and a number of permits that no block holds at once.
+const OPEN: u64 = 20_000;
+const OPEN_PERMITS: u64 = 1_000;
+/// The settings of the measurement of exactness: the limit, the number of subjects, and the number
+/// of requests that each of two threads makes for a subject.
+const PRESSED: u64 = 50;
+const PRESSED_SUBJECTS: usize = 100;
+const TRIES: usize = 100;
 
-/// The goals that are measured here.
-pub(super) const GOALS: [&str; 5] = ["E1", "E2", "E3", "E4", "E5"];
-
-/// The limiters of other crates. Each has the name of the row to which its algorithm belongs.
-const PEERS: [(&str, Peer); 10] = [
-    (ONE_WINDOW, Peer::ActixExtensible),
-    ("GCRA", Peer::Governor),
-    ("GCRA", Peer::FastGovernor),
-    ("GCRA", Peer::ThrottleCrab),
-    ("token bucket", Peer::Bucket),
-    ("sliding window counter", Peer::WindowCounter),
-    ("sliding window, 60 buckets", Peer::Trypema),
-    ("sliding log", Peer::Log),
-    ("concurrency", Peer::Semaphore),
-    ("concurrency", Peer::Leases),
-];
-
-/// The form in which a goal compares our time with the time of another limiter.
-#[derive(Clone, Copy, Debug)]
-enum Reading {
-    /// The factor by which our limiter is faster.
-    Faster,
-    /// Our time as a multiple of the time of the other limiter.
-    Multiple,
-    /// The ns that each limit beyond six adds to a policy with this number of limits.
-    Each(usize),
-}
-
-impl Reading {
-    fn estimate(self, ours: &[f64], theirs: &[f64]) -> Estimate {
-        let read = |(ours, theirs): (&f64, &f64)| match self {
-            Self::Faster => theirs / ours,
-            Self::Multiple => ours / theirs,
-            Self::Each(limits) => (ours - theirs) / (limits - 6) as f64,
-        };
-        Estimate::of(&ours.iter().zip(theirs).map(read).collect::<Vec<_>>())
-    }
-
-    const fn unit(self) -> Unit {
-        match self {
-            Self::Faster => Unit::Times,
-            Self::Multiple => Unit::AtMost("x"),
-            Self::Each(_) => Unit::AtMost("ns each"),
-        }
-    }
-}
-
-/// A goal that compares a row with another limiter.
-#[derive(Clone, Copy, Debug)]
-struct RowGoal {
+/// The subjects that are visited.
+struct Visited {
     name: &'static str,
-    row: &'static str,
-    beside: Side,
-    visited: Visited,
-    reading: Reading,
-    floor: f64,
-    moon: f64,
+    subjects: usize,
+    rounds: usize,
+    /// The untimed visits of a new limiter, which create the entries of the subjects.
+    first: Vec<u32>,
+    /// The sequences of timed visits.
+    slices: Vec<Vec<u32>>,
 }
 
-impl RowGoal {
-    /// Returns all goals about `rows`.
-    fn all(rows: &[Row]) -> Vec<Self> {
-        use Reading::{Each, Faster, Multiple};
-        use Visited::{Million, One, Thousand};
-        let goal = |name, row, beside, visited, reading, floor, moon| Self {
-            name,
-            row,
-            beside,
-            visited,
-            reading,
-            floor,
-            moon,
-        };
-        let [governor, semaphore, leases] =
-            [Peer::Governor, Peer::Semaphore, Peer::Leases].map(Side::Peer);
-        let (one, six) = (Side::Ours(ONE_WINDOW), Side::Ours(SIX_WINDOWS));
-        let mut goals = vec![
-            goal("E1", "GCRA", governor, One, Faster, 0.7, 1.2),
-            goal("E1", "GCRA", governor, Million, Faster, 0.8, 1.2),
-            goal("E3", SIX_KINDS, six, Thousand, Multiple, 3.0, 1.8),
-            goal("E5", "concurrency", semaphore, Thousand, Faster, 0.7, 1.2),
-            goal("E5", "concurrency", leases, Thousand, Faster, 0.7, 1.2),
-        ];
-        for Row { name, limits, is_held } in rows {
-            match limits.len() {
-                1 if *name != ONE_WINDOW && !is_held => {
-                    goals.push(goal("E2", name, one, Thousand, Multiple, 1.6, 1.2));
-                }
-                count if count > 6 => {
-                    goals.push(goal("E4", name, six, One, Each(count), 10.0, 4.0));
-                }
-                _ => {}
-            }
-        }
-        goals
+impl Visited {
+    fn all(keys: &Keys, many: usize) -> [Self; 3] {
+        let few = &keys.order[..FEW];
+        let at_random = |seed| uniform(many, 40_000, seed);
+        let visited =
+            |name, subjects, rounds, first, slices| Self { name, subjects, rounds, first, slices };
+        [
+            visited("one subject", 1, 31, vec![0; 1_000], vec![vec![0; 10_000]]),
+            visited("a thousand", FEW, 31, few.repeat(2), vec![few.repeat(16)]),
+            visited(
+                "a million at random",
+                many,
+                7,
+                (0..).take(many).collect(),
+                (0..).take(SLICES).map(at_random).collect(),
+            ),
+        ]
     }
 
-    fn measured(&self, race: &Race) -> Goal {
-        let Self { name, row, beside, visited, reading, floor, moon } = *self;
-        let beside_name = match beside {
-            Side::Ours(name) | Side::Denied(name) => name,
-            Side::Peer(peer) => peer.name(),
-        };
-        let what = format!("{row} beside {beside_name}, {}", visited.name());
-        let measured = reading.estimate(race.nanos(Side::Ours(row)), race.nanos(beside));
-        Goal::measured(name, &what, (floor, moon, reading.unit()), measured)
-    }
-}
-
-/// The limiters of a comparison. Each has one value for each round: the ns of a decision.
-struct Race(Vec<(Side, Vec<f64>)>);
-
-impl Race {
-    /// Runs rounds in which each limiter has two blocks, in forward and in reverse order.
+    /// Measures the limiters.
     ///
-    /// With a few subjects, each block has a new limiter, so that no limit is reached and no log
-    /// outgrows the caches. With a million subjects, the entries are created only once.
-    fn run(
-        rows: &[Row],
-        keys: &Keys,
-        visited: Visited,
-        sides: &[Side],
-    ) -> Result<Self, Box<dyn Error>> {
-        let (before, slices) = visited.visits(keys);
-        let ready = |side: &Side| side.ready(rows, keys, visited, &before);
-        let mut known = Vec::new();
-        if visited == Visited::Million {
-            known = sides.iter().map(ready).collect::<Result<_, _>>()?;
-        }
-        let mut nanos = vec![Vec::new(); sides.len()];
-        for round in 0..=visited.rounds() {
-            let slice = &slices[round % slices.len()];
-            let mut sums = vec![0.0; sides.len()];
-            for place in (0..sides.len()).chain((0..sides.len()).rev()) {
-                let passes = sides[place].is_allowed();
-                sums[place] += match known.get(place) {
+    /// With few subjects, each block has a new limiter, so that no limit is reached and no log
+    /// outgrows the caches. With a million, the entries are created only once.
+    fn race(&self, keys: &Keys, rounds: usize, new: &[Box<dyn Fn() -> Limiter + '_>]) -> Race {
+        let ready = |new: &dyn Fn() -> Limiter| {
+            let limiter = new();
+            limiter(keys, &self.first);
+            limiter
+        };
+        let is_large = self.subjects > FEW;
+        let known: Vec<Limiter> = new.iter().filter(|_| is_large).map(|new| ready(new)).collect();
+        let mut race = Race::new(new.len());
+        for turn in race.turns(rounds) {
+            let slice = &self.slices[turn.round % self.slices.len()];
+            race.record(
+                turn,
+                [match known.get(turn.contender) {
                     Some(limiter) => {
-                        // The other limiters have displaced the data of this one from the processor
-                        // caches. Untimed visits load some of it again.
-                        let other = &slices[(round + 1) % slices.len()][..AT_RANDOM_BEFORE];
-                        limiter.count_allowed(keys, other);
-                        block(&**limiter, keys, slice, passes)
+                        limiter(keys, &self.slices[(turn.round + 1) % self.slices.len()][..BEFORE]);
+                        block(limiter, keys, slice, true)
                     }
-                    None => block(&*ready(&sides[place])?, keys, slice, passes),
-                };
-            }
-            // The first round warms up the caches.
-            if round > 0 {
-                nanos.iter_mut().zip(sums).for_each(|(nanos, sum)| nanos.push(sum / 2.0));
-            }
+                    None => block(&ready(&new[turn.contender]), keys, slice, true),
+                }],
+            );
         }
-        Ok(Self(sides.iter().copied().zip(nanos).collect()))
-    }
-
-    fn nanos(&self, side: Side) -> &[f64] {
-        self.0.iter().find(|(other, _)| *other == side).map_or(&[], |(_, nanos)| nanos)
+        race
     }
 }
 
-/// The number of steps that the progress bar shows.
-pub(super) const STEPS: usize = Visited::ALL.len();
+/// Creates our limiter for a row, with limits of `max`.
+fn ours(row: &Row, max: u64, subjects: usize) -> Limiter {
+    // The capacity is so large that no shard is full by chance.
+    let capacity = (2 * subjects).max(200 * FEW);
+    let policy = row.policy(if row.is_held() { max.min(OPEN_PERMITS) } else { max });
+    let policy = policy.expect("each row is a policy");
+    if row.is_held() { ours_with_permits(&policy, capacity) } else { ours_of(&policy, capacity) }
+}
+
+/// Makes requests on two threads under limits of [`PRESSED`]. Returns how many are allowed beyond
+/// the limits.
+fn too_many(row: &Row, keys: &Keys) -> Result<usize> {
+    // Without permits, a request holds its unit of a concurrency limit.
+    let limiter = ours_of(&row.policy(PRESSED)?, 100 * PRESSED_SUBJECTS);
+    let tries = keys.order[..PRESSED_SUBJECTS].repeat(TRIES);
+    Ok(by_threads(&limiter, keys, &tries).saturating_sub(PRESSED as usize * PRESSED_SUBJECTS))
+}
 
 /// Measures all rows, compared with fixed windows and with other limiters.
-pub(super) fn speed(
-    keys: &Keys,
-    report: &mut Report,
-    goals: &mut Vec<Goal>,
-) -> Result<(), Box<dyn Error>> {
+pub(crate) fn measure(report: &mut Report) -> Result {
+    let keys = Keys::new(report.size(MANY, 2 * BEFORE));
+    let visited = Visited::all(&keys, keys.order.len());
     let rows: Vec<Row> = Row::all().into_iter().chain(Row::many_windows()).collect();
-    let mut wanted = RowGoal::all(&rows);
-    wanted.retain(|goal| report.wants(&[goal.name]));
-    for visited in Visited::ALL {
-        report.step(visited.name());
-        let title = format!(
-            "by algorithm, {}: ns for each decision of one thread; beside fixed: the multiple of \
-             one fixed window's time, or of six for several limits; too many: beyond {PRESSED} for \
-             each of {PRESSED_SUBJECTS} subjects, asked for {} times each by two threads",
-            visited.name(),
-            2 * TRIES,
-        );
-        let head = ["", "ns", "denied", "beside fixed", "ours is faster by", "too many"];
-        let (mut table, mut bars) = (Table::new(&title, head), Vec::new());
-        for row in &rows {
-            let of_row: Vec<RowGoal> = wanted
-                .iter()
-                .filter(|goal| goal.row == row.name && goal.visited == visited)
-                .copied()
-                .collect();
-            let mut sides = sides(row, report.goals_only.then_some(&of_row[..]));
-            // Denials need entries of their own. It takes long to create a million of them, so
-            // denials are not measured with a million subjects.
-            sides.retain(|side| visited != Visited::Million || side.is_allowed());
-            if sides.len() > 1 {
-                let race = Race::run(&rows, keys, visited, &sides)?;
-                goals.extend(of_row.iter().map(|goal| goal.measured(&race)));
-                add(&mut table, &mut bars, &rows, keys, row, &race)?;
+    let columns = visited.iter().flat_map(|visited| {
+        ["ns", "beside windows", "other, ns", "rate beside"]
+            .map(|what| format!("{}: {what}", visited.name))
+    });
+    let head =
+        [String::new()].into_iter().chain(columns).chain(["other", "too many"].map(str::to_owned));
+    let mut table =
+        Table::new("by algorithm, beside as many fixed windows and beside another limiter", head);
+    for row in &rows {
+        let reference =
+            rows.iter().find(|other| other.name == row.reference()).ok_or("no reference")?;
+        let other = BY_ALGORITHM.iter().find(|(name, ..)| *name == row.name);
+        let mut cells = vec![row.name.into()];
+        for visited in &visited {
+            let ours = |row| {
+                Box::new(move || ours(row, OPEN, visited.subjects)) as Box<dyn Fn() -> Limiter>
+            };
+            let mut limiters = vec![ours(row), ours(reference)];
+            limiters.extend(
+                other.map(|(_, _, new)| Box::new(|| new(OPEN as u32)) as Box<dyn Fn() -> Limiter>),
+            );
+            let race = visited.race(&keys, report.rounds(visited.rounds), &limiters);
+            let beside_windows = race.multiple(0, 1, 0);
+            cells.extend([race.median(0, 0).into(), beside_windows.into()]);
+            if other.is_some() {
+                cells.extend([race.median(2, 0).into(), race.multiple(2, 0, 0).into()]);
+            } else {
+                cells.extend(["".into(), "".into()]);
+            }
+            if visited.subjects == FEW
+                && row.reference() == ONE_WINDOW
+                && row.name != ONE_WINDOW
+                && !row.is_held()
+            {
+                let what = format!("{}, a thousand subjects: time beside a fixed window", row.name);
+                report.goal(&what, Bound::AtMost(2.5), "times", beside_windows);
+            }
+            let floor = match row.name {
+                "GCRA" if visited.subjects == 1 => Some(0.5),
+                "concurrency" if visited.subjects == FEW => Some(0.15),
+                _ => None,
+            };
+            if let (Some(floor), Some((_, other, _))) = (floor, other) {
+                let what = format!("{}, {}: rate beside {other}", row.name, visited.name);
+                report.goal(&what, Bound::AtLeast(floor), "times", race.multiple(2, 0, 0));
             }
         }
-        if !bars.is_empty() {
-            report.table(visited.table(), table);
-        }
-        if visited == Visited::Thousand && !report.goals_only {
-            report.chart(chart(bars));
-        }
+        cells.extend([other.map_or("", |(_, name, _)| *name).into(), too_many(row, &keys)?.into()]);
+        table.row(cells);
     }
+    report.table(table);
     Ok(())
-}
-
-/// Returns the limiters that a row compares, ours first. With `goals`, returns ours and only those
-/// other limiters that the goals mention.
-fn sides(row: &Row, goals: Option<&[RowGoal]>) -> Vec<Side> {
-    let peers = PEERS.into_iter().filter(|(name, _)| *name == row.name);
-    let mut others = vec![Side::Denied(row.name)];
-    others.extend(Some(Side::Ours(row.reference())).filter(|_| row.reference() != row.name));
-    others.extend(peers.map(|(_, peer)| Side::Peer(peer)));
-    if let Some(goals) = goals {
-        others.retain(|side| goals.iter().any(|goal| goal.beside == *side));
-    }
-    [Side::Ours(row.name)].into_iter().chain(others).collect()
-}
-
-/// Adds the lines and the bars of a row.
-fn add(
-    table: &mut Table,
-    bars: &mut Vec<Bar>,
-    rows: &[Row],
-    keys: &Keys,
-    row: &Row,
-    race: &Race,
-) -> Result<(), Box<dyn Error>> {
-    let ours = Side::Ours(row.name);
-    let none = || Cell::from("");
-    let median_of = |side| match race.nanos(side) {
-        [] => none(),
-        nanos => format!("{:.0}", median(nanos)).into(),
-    };
-    let fixed = match race.nanos(Side::Ours(row.reference())) {
-        [] => none(),
-        fixed => Reading::Multiple.estimate(race.nanos(ours), fixed).into(),
-    };
-    let mut line = |name: &str, side: Side, cells: [Cell; 3]| -> Result<(), Box<dyn Error>> {
-        let too_many = side.too_many(rows, keys)?.to_string();
-        let cells = [name.into(), median_of(side)].into_iter().chain(cells);
-        table.row(cells.chain([too_many.into()]));
-        let value = median(race.nanos(side));
-        // Our bar has the name of the algorithm. Next come the bars of other limiters for this
-        // algorithm, under their own names.
-        let name = if let Side::Peer(peer) = side { peer.name() } else { name };
-        bars.push(Bar { name: name.to_owned(), value, is_ours: side == ours });
-        Ok(())
-    };
-    line(row.name, ours, [median_of(Side::Denied(row.name)), fixed, none()])?;
-    for (side, nanos) in &race.0 {
-        if let Side::Peer(peer) = side {
-            let faster = Reading::Faster.estimate(race.nanos(ours), nanos);
-            let name = format!("{}: {}", row.name, peer.name());
-            line(&name, *side, [none(), none(), faster.into()])?;
-        }
-    }
-    Ok(())
-}
-
-fn chart(bars: Vec<Bar>) -> Chart {
-    Chart {
-        name: "algorithms-memory".to_owned(),
-        title: "A decision in memory, by algorithm".to_owned(),
-        note: "A thousand subjects, one thread, all requests pass; grey: limiters for that \
-               algorithm alone."
-            .to_owned(),
-        plot: Plot::Bars(Bars { unit: "ns for each decision".to_owned(), bars }),
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::FEW;
     use super::*;
 
-    fn rows() -> Vec<Row> {
-        Row::all().into_iter().chain(Row::many_windows()).collect()
-    }
-
     #[test]
-    fn every_goal_compares_sides_that_are_measured() {
-        let rows = rows();
-        for goal in RowGoal::all(&rows) {
-            let row = rows.iter().find(|row| row.name == goal.row).unwrap();
-            assert!(sides(row, None).contains(&goal.beside), "{goal:?}");
-            assert_eq!(sides(row, Some(&[goal])).len(), 2, "{goal:?}");
+    fn every_limiter_of_an_algorithm_allows_all_visits_under_an_open_limit() {
+        let (keys, rows) = (Keys::new(FEW), Row::all());
+        let visits = [0, 1].repeat(100);
+        for row in &rows {
+            assert_eq!(ours(row, OPEN, FEW)(&keys, &visits), visits.len(), "{}", row.name);
         }
-        assert!(GOALS.iter().all(|name| RowGoal::all(&rows).iter().any(|goal| goal.name == *name)));
-    }
-
-    #[test]
-    fn every_row_allows_all_visits_and_denies_all_after_its_limits_are_used_up() {
-        let (keys, rows) = (Keys::new(FEW), rows());
-        let (before, visits) = (&[0, 1][..], [0, 1].repeat(100));
-        let sides = rows.iter().flat_map(|row| sides(row, None));
-        for side in sides {
-            let limiter = side.ready(&rows, &keys, Visited::Thousand, before).unwrap();
-            let expected = if side.is_allowed() { visits.len() } else { 0 };
-            assert_eq!(limiter.count_allowed(&keys, &visits), expected, "{side:?}");
+        for (name, _, new) in &BY_ALGORITHM {
+            assert!(rows.iter().any(|row| row.name == *name), "{name}");
+            assert_eq!(new(OPEN as u32)(&keys, &visits), visits.len(), "{name}");
         }
     }
 
     #[test]
     fn no_row_of_ours_allows_a_request_beyond_its_limits() {
-        let (keys, rows) = (Keys::new(PRESSED_SUBJECTS), rows());
-        for row in &rows {
-            assert_eq!(Side::Ours(row.name).too_many(&rows, &keys).unwrap(), 0, "{}", row.name);
+        let keys = Keys::new(PRESSED_SUBJECTS);
+        for row in Row::all().iter().chain(&Row::many_windows()) {
+            assert_eq!(too_many(row, &keys).unwrap(), 0, "{}", row.name);
         }
     }
 }

@@ -1,105 +1,92 @@
-//! Measures how the cost of a decision grows with the number of subjects, up to ten million.
+//! Measures how the cost of a decision grows with the number of subjects, up to ten million, and
+//! with the number of limits.
 
-use std::error::Error;
+use rl_core::{Limit, Period, Policy};
 
-use super::block::block;
-use super::limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
-use super::other_limiters::FastGovernor;
-use crate::charts::{Axis, Chart, Line, Lines, Plot};
-use crate::measure::median;
-use crate::report::Report;
-use crate::table::Table;
-use crate::workload::uniform;
+use super::limiters::{ENDLESS, Keys, Limiter, OTHERS, ours, ours_of, uniform};
+use super::{BLOCK, FEW, SLICES, block};
+use crate::Result;
+use crate::charts::Chart;
+use crate::measure::Race;
+use crate::report::{Report, Table};
 
 const SIZES: [usize; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
-/// The largest number of subjects with which all limiters are measured. With more subjects, only
-/// one limiter of each kind is measured, to save memory.
+/// The largest number of subjects with which six governors are measured, to save memory.
 const ALL: usize = 1_000_000;
 /// The bytes of memory that ten million subjects take, including their names.
 const MEMORY: u64 = 9 << 30;
-const BLOCK: usize = 50_000;
-const SLICES: usize = 8;
 const ROUNDS: usize = 9;
+const LIMITS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
-pub(super) const STEPS: usize = SIZES.len();
-
-pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    let mut table = Table::new(
-        "by the number of subjects: ns for each decision that passes, one thread, at random",
-        ["subjects", "ours, six", "ours, again", "governor, one", "with ahash", "six governors"],
-    );
-    let mut points: [Vec<(f64, f64)>; 5] = Default::default();
-    let fits = |subjects: usize| subjects <= ALL || available() >= MEMORY;
-    let sizes = SIZES.into_iter().filter(|size| fits(*size)).collect::<Vec<_>>();
+pub(crate) fn measure(report: &mut Report) -> Result {
+    let most = report.size(10 * ALL, 10 * FEW);
+    let fits = |subjects: &usize| *subjects <= most && (*subjects <= ALL || available() >= MEMORY);
+    let sizes: Vec<usize> = SIZES.into_iter().filter(fits).collect();
     let keys = Keys::new(sizes.iter().copied().max().unwrap_or(1));
-    for subjects in SIZES {
-        report.step(&format!("{subjects} subjects"));
-        if !sizes.contains(&subjects) {
-            table.row([subjects.to_string(), "too little memory here".to_owned()]);
-            continue;
-        }
-        let mut row = vec![subjects.to_string()];
-        for (points, nanos) in points.iter_mut().zip(of(&keys, subjects)?) {
-            row.push(nanos.map_or("-".to_owned(), |nanos| format!("{nanos:.0}")));
-            points.extend(nanos.map(|nanos| (subjects as f64, nanos)));
-        }
-        table.row(row);
-    }
-    report.table("memory-by-subjects", table);
-    report.chart(chart(points));
-    Ok(())
-}
-
-/// Measures the limiters on this number of subjects. Returns the median nanoseconds of a decision
-/// for each limiter, or `None` if the limiter is not measured at this size.
-fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
-    let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
-        Ok(Box::new(Ours::six(ENDLESS, subjects)?))
-    };
-    let is_all = subjects <= ALL;
-    let all: [Option<Box<dyn Limiter>>; 5] = [
-        Some(again()?),
-        is_all.then(again).transpose()?,
-        Some(Box::new(Governors::one(ENDLESS))),
-        Some(Box::new(FastGovernor::new(ENDLESS))),
-        is_all.then(|| Box::new(Governors::six([ENDLESS; 6])) as Box<dyn Limiter>),
+    let columns = [
+        "subjects",
+        "ours, six limits",
+        "governor, one limit",
+        "governor, ahash, one limit",
+        "six governors",
     ];
-    let everybody: Vec<u32> = (0..).take(subjects).collect();
-    for limiter in all.iter().flatten() {
-        block(&**limiter, keys, &everybody, true);
-    }
-    let slices: Vec<Vec<u32>> =
-        (0..).take(SLICES).map(|seed| uniform(subjects, BLOCK, seed)).collect();
-    let mut nanos: [Vec<f64>; 5] = Default::default();
-    for round in 0..=ROUNDS {
-        for place in (0..all.len()).chain((0..all.len()).rev()) {
-            let Some(limiter) = &all[place] else { continue };
-            let each = block(&**limiter, keys, &slices[round % SLICES], true);
-            // The first round only warms up the caches.
-            if round > 0 {
-                nanos[place].push(each);
-            }
+    let mut table = Table::new("ns for each decision, by the number of subjects", columns);
+    for subjects in sizes {
+        let mut limiters = vec![ours(ENDLESS, subjects)];
+        let others = OTHERS[..if subjects <= ALL { 3 } else { 2 }].iter();
+        limiters.extend(others.map(|other| (other.new)(&keys, ENDLESS, subjects)));
+        let everybody: Vec<u32> = (0..).take(subjects).collect();
+        for limiter in &limiters {
+            limiter(&keys, &everybody);
         }
+        let slices =
+            (0..).take(SLICES).map(|seed| uniform(subjects, BLOCK, seed)).collect::<Vec<_>>();
+        let race = race(&limiters, &keys, &slices, report.rounds(ROUNDS));
+        let nanos = (0..4)
+            .map(|place| if place < limiters.len() { race.median(place, 0) } else { f64::NAN });
+        table.row([subjects.into()].into_iter().chain(nanos.map(Into::into)));
     }
-    Ok(nanos.map(|nanos| (!nanos.is_empty()).then(|| median(&nanos))))
+    let chart = Chart {
+        name: "subjects",
+        title: "A decision in memory, by the number of subjects",
+        note: "One thread, subjects at random, all requests pass.",
+        unit: "ns for each decision",
+        is_logarithmic: true,
+    };
+    report.chart(&chart, table)?;
+
+    let mut limiters = Vec::new();
+    for count in LIMITS {
+        let periods = (1..=count as u64).map(|hours| Period::from_millis(hours * 3_600_000));
+        let limits: Result<Vec<_>> =
+            periods.map(|period| Ok(Limit::new(ENDLESS.into(), period?)?)).collect();
+        limiters.push(ours_of(&Policy::new(limits?)?, 100 * FEW));
+    }
+    let race = race(&limiters, &keys, &[vec![0; 10_000]], report.rounds(31));
+    let mut table = Table::new(
+        "ns for each decision, by the number of limits",
+        ["limits in the policy", "ours"],
+    );
+    for (place, count) in LIMITS.into_iter().enumerate() {
+        table.row([count.into(), race.median(place, 0).into()]);
+    }
+    let chart = Chart {
+        name: "limits-memory",
+        title: "A decision in memory, by the number of limits",
+        note: "Fixed windows of one subject, one thread, all requests pass.",
+        unit: "ns for each decision",
+        is_logarithmic: false,
+    };
+    report.chart(&chart, table)
 }
 
-fn chart([ours, _, one, fast, six]: [Vec<(f64, f64)>; 5]) -> Chart {
-    Chart {
-        name: "subjects".to_owned(),
-        title: "A decision in memory, by the number of subjects".to_owned(),
-        note: "One thread, subjects at random, all requests pass.".to_owned(),
-        plot: Plot::Lines(Lines {
-            x: Axis::logarithmic("subjects"),
-            y: Axis::logarithmic("ns for each decision"),
-            lines: vec![
-                Line::new("ours, six limits", ours),
-                Line::new("governor, one limit", one),
-                Line::new("governor, ahash, one limit", fast),
-                Line::new("six governors", six),
-            ],
-        }),
+fn race(limiters: &[Limiter], keys: &Keys, slices: &[Vec<u32>], rounds: usize) -> Race {
+    let mut race = Race::new(limiters.len());
+    for turn in race.turns(rounds) {
+        let slice = &slices[turn.round % slices.len()];
+        race.record(turn, [block(&limiters[turn.contender], keys, slice, true)]);
     }
+    race
 }
 
 /// Returns the available memory in bytes, or `u64::MAX` if the system does not report it.

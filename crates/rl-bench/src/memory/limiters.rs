@@ -1,213 +1,386 @@
-//! The limiters that are compared, and the keys on which they decide.
+//! The limiters that are compared, and the keys on which they decide. Each is called as its
+//! documentation shows.
 
-use std::error::Error;
+use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
 
+use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
+use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
+use burster::Limiter as _;
+use dashmap::DashMap;
 use fastrand::Rng;
+use governor::clock::DefaultClock;
+use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultKeyedRateLimiter, Quota};
-use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
-use tokio::runtime::{Builder, Runtime};
+use limitador::limit::{
+    Context as Values, Expression, Limit as LimitadorLimit, Namespace as LimitadorNamespace,
+};
+use rl_core::store::Namespace;
+use rl_core::{Cost, Limit, MaybeReady, MemoryStore, Part, Period, Policy, RateLimiter, Subject};
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
 use tokio::task::yield_now;
+use trypema::local::LocalRateLimiterProvider;
+use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use crate::workload::USED_UP;
+use crate::Result;
 
 /// A limit that no measurement uses up.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
-
-/// The number of requests that hold a permit at the same time. Each is from a different subject.
-pub(super) const SERVED_AT_ONCE: usize = 64;
+/// The number of requests that hold a permit at the same time.
+const SERVED_AT_ONCE: usize = 64;
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The keys of a measurement. A key is an index: some limiters use the name at this index, and
 /// others the subject.
 pub(super) struct Keys {
-    pub(super) subjects: Vec<Subject>,
-    pub(super) names: Vec<String>,
+    subjects: Vec<Subject>,
+    names: Vec<String>,
     /// All keys, in random order.
     pub(super) order: Vec<u32>,
 }
 
 impl Keys {
     pub(super) fn new(count: usize) -> Self {
-        let name = |n: u32| format!("consumer-{n:08}");
-        let mut order: Vec<u32> = (0..).take(count).collect();
-        let names: Vec<String> = order.iter().map(|n| name(*n)).collect();
+        Self::named((0..).take(count).map(|key: u32| Self::name(&key)))
+    }
+
+    pub(super) fn named(names: impl Iterator<Item = String>) -> Self {
+        let names: Vec<String> = names.collect();
         let subjects = names.iter().map(|name| Subject::consumer(name)).collect();
+        let mut order: Vec<u32> = (0..).take(names.len()).collect();
         Rng::with_seed(1).shuffle(&mut order);
         Self { subjects, names, order }
     }
-}
 
-/// A limiter that can be measured.
-pub(super) trait Limiter: Sync {
-    fn allows(&self, keys: &Keys, key: u32) -> bool;
-
-    /// Makes the visits. Returns how many are allowed. One dynamic call makes a whole block of
-    /// visits, so the calls inside it are direct.
-    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
-        visits.iter().filter(|key| self.allows(keys, **key)).count()
+    pub(super) fn name(key: &u32) -> String {
+        format!("consumer-{key:08}")
     }
 }
 
-/// Our limiter.
-pub(super) struct Ours(RateLimiter);
-
-impl Ours {
-    /// Creates a limiter with the given maximum for each of six periods.
-    pub(super) fn new(max: [u32; 6], subjects: usize) -> Result<Self, Box<dyn Error>> {
-        let mut policy = Policy::builder();
-        for (max, period) in max.into_iter().zip(Period::NAMED) {
-            policy = policy.limit(Limit::new(max.into(), period)?);
-        }
-        Self::under(&policy.build()?, subjects)
-    }
-
-    /// Creates a limiter of `max` units in each of six periods.
-    pub(super) fn six(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
-        Self::new([max; 6], subjects)
-    }
-
-    /// Creates a limiter of `max` units in a month.
-    pub(super) fn one(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
-        Self::under(&Policy::new([Limit::new(max.into(), Period::MONTH)?])?, subjects)
-    }
-
-    /// Creates a limiter with this policy. Its capacity is twice `subjects`, because some shards
-    /// fill earlier than others.
-    pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
-        Self::with_room(policy, 2 * subjects)
-    }
-
-    /// Creates a limiter with the given capacity.
-    pub(super) fn with_room(policy: &Policy, capacity: usize) -> Result<Self, Box<dyn Error>> {
-        let store = MemoryStore::builder().capacity(capacity).build();
-        let limiter = RateLimiter::builder().store(store).policy(policy.clone());
-        Ok(Self(limiter.build()?))
-    }
+/// Returns `count` visits of the keys below `keys`, uniformly distributed.
+pub(super) fn uniform(keys: usize, count: usize, seed: u64) -> Vec<u32> {
+    let mut rng = Rng::with_seed(seed);
+    (0..count).map(|_| rng.u32(..keys as u32)).collect()
 }
 
-impl Ours {
-    /// Makes a request for a subject that is not among the keys. Returns whether it is allowed.
-    pub(super) fn allows_subject(&self, subject: &Subject) -> bool {
-        match &self.0.check(subject, 1) {
-            MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
-            _ => unreachable!("decisions in memory are there at once"),
-        }
-    }
+/// Returns `count` visits of `keys`. The probability of the n-th key is proportional to `1 /
+/// n^0.99`.
+pub(super) fn zipf(keys: &[u32], count: usize, seed: u64) -> Vec<u32> {
+    let mut sum = 0.0;
+    let mut add = |rank: usize| {
+        sum += (rank as f64).powf(-0.99);
+        sum
+    };
+    let sums: Vec<f64> = (1..=keys.len()).map(&mut add).collect();
+    let mut rng = Rng::with_seed(seed);
+    let rank = |drawn: f64| sums.partition_point(|sum| *sum <= drawn).min(keys.len() - 1);
+    (0..count).map(|_| keys[rank(rng.f64() * sum)]).collect()
 }
 
-impl Limiter for Ours {
-    fn allows(&self, keys: &Keys, key: u32) -> bool {
-        match &self.0.check(&keys.subjects[key as usize], 1) {
+/// A limiter that can be measured: a function that makes the visits, and returns how many are
+/// allowed. One dynamic call makes a whole block of visits, so the calls inside it are direct.
+pub(super) type Limiter = Box<dyn Fn(&Keys, &[u32]) -> usize + Send + Sync>;
+
+/// Creates a limiter from a function that makes one visit.
+fn each(allows: impl Fn(&Keys, usize) -> bool + Send + Sync + 'static) -> Limiter {
+    Box::new(move |keys, visits| visits.iter().filter(|key| allows(keys, **key as usize)).count())
+}
+
+/// Creates our limiter for six periods, with `max` units in each.
+pub(super) fn ours(max: u32, subjects: usize) -> Limiter {
+    // The capacity is twice the number of subjects, because some shards fill earlier than others.
+    ours_of(&policy_of_six([max; 6]).expect("six limits are a policy"), 2 * subjects)
+}
+
+/// Returns a policy with this maximum for each of six periods.
+pub(super) fn policy_of_six(max: [u32; 6]) -> Result<Policy> {
+    let limits =
+        max.into_iter().zip(Period::NAMED).map(|(max, period)| Limit::new(max.into(), period));
+    Ok(Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?)
+}
+
+/// Creates our limiter with this policy and this capacity.
+pub(super) fn ours_of(policy: &Policy, capacity: usize) -> Limiter {
+    let limiter = limiter(policy, capacity);
+    each(move |keys, key| match &limiter.check(&keys.subjects[key], 1) {
+        MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
+        _ => unreachable!("decisions in memory are there at once"),
+    })
+}
+
+fn limiter(policy: &Policy, capacity: usize) -> RateLimiter {
+    let store = MemoryStore::builder().capacity(capacity).build();
+    let limiter = RateLimiter::builder().store(store).policy(policy.clone());
+    limiter.build().expect("a policy and a store are a limiter")
+}
+
+/// Creates our limiter with a concurrency limit, used as in a service: each request holds a permit
+/// until it ends.
+pub(super) fn ours_with_permits(policy: &Policy, capacity: usize) -> Limiter {
+    let limiter = limiter(policy, capacity);
+    // After a yield, the requests continue when the runtime has polled `event_interval` tasks, or
+    // when no task is ready. Fewer tasks renew leases, so all of them are polled before.
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build();
+    let runtime = runtime.expect("a runtime can be started");
+    Box::new(move |keys, visits| {
+        runtime.block_on(async {
+            let mut allowed = 0;
+            for visits in visits.chunks(SERVED_AT_ONCE) {
+                let mut permits = Vec::with_capacity(visits.len());
+                for key in visits {
+                    permits.push(limiter.acquire(&keys.subjects[*key as usize], 1).await);
+                }
+                // During the first yield, the tasks that renew leases start. During the second one,
+                // they end.
+                yield_now().await;
+                allowed += permits.iter().filter(|permit| permit.decision().is_allowed()).count();
+                drop(permits);
+                yield_now().await;
+            }
+            allowed
+        })
+    })
+}
+
+/// Creates our limiter, whose requests have this number of parts: a key with six limits, its
+/// address, and the fleet of all keys.
+pub(super) fn parts(count: usize) -> Result<Limiter> {
+    let one = Policy::new([Limit::per_minute(ENDLESS)])?;
+    let limiter = limiter(&one, 200_000);
+    let rule = |name| limiter.namespace().rule(name);
+    let (key, address, fleet) = (rule("keys")?, rule("addresses")?, rule("fleet")?);
+    let rules: [(Namespace, Policy); 3] =
+        [(key, policy_of_six([ENDLESS; 6])?), (address, one.clone()), (fleet, one)];
+    let addresses: Vec<Subject> =
+        (0..1_000_u32).map(|n| Subject::ip((0x0a00_0000 + n).to_be_bytes())).collect();
+    let all = Subject::global();
+    Ok(each(move |keys, key| {
+        let subjects = [&keys.subjects[key], &addresses[key % 1_000], &all];
+        let part = |place: usize| {
+            Part::new(subjects[place], &rules[place].1, Cost::ONE).with_namespace(&rules[place].0)
+        };
+        match &limiter.check_parts(&[part(0), part(1), part(2)][..count]) {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }
-    }
+    }))
 }
 
-/// The limit of subjects whose visits must be denied. It is not 1, because throttlecrab allows all
-/// requests with a burst of 1.
-pub(super) const SCARCE: u32 = 2;
-
-/// Two limiters of the same kind: one with an endless limit, and one with a scarce limit.
-pub(super) struct Mixed<C> {
-    open: C,
-    used_up: C,
+/// A limiter of another library.
+pub(super) struct OtherLimiter {
+    pub(super) name: &'static str,
+    /// The largest number of subjects with which it is measured.
+    pub(super) subjects: usize,
+    /// The factor by which its blocks are shorter.
+    pub(super) slowness: usize,
+    /// Creates it, with this maximum and for this number of subjects.
+    pub(super) new: fn(&Keys, max: u32, subjects: usize) -> Limiter,
 }
 
-impl<C> Mixed<C> {
-    pub(super) fn of(
-        limiter: impl Fn(u32) -> Result<C, Box<dyn Error>>,
-    ) -> Result<Self, Box<dyn Error>> {
-        Ok(Self { open: limiter(ENDLESS)?, used_up: limiter(SCARCE)? })
-    }
+const fn other(name: &'static str, new: fn(&Keys, u32, usize) -> Limiter) -> OtherLimiter {
+    OtherLimiter { name, subjects: usize::MAX, slowness: 1, new }
 }
 
-impl<C: Limiter> Limiter for Mixed<C> {
-    fn allows(&self, keys: &Keys, visit: u32) -> bool {
-        match visit & USED_UP {
-            0 => self.open.allows(keys, visit),
-            _ => self.used_up.allows(keys, visit & !USED_UP),
-        }
-    }
-}
-
-/// Our limiter with a concurrency limit, used as in a service: each request holds a permit until it
-/// ends.
-pub(super) struct OursWithPermits {
-    limiter: RateLimiter,
-    runtime: Runtime,
-}
-
-impl OursWithPermits {
-    pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // After a yield, `serve` continues when the runtime has polled `event_interval` tasks, or
-        // when no task is ready. Fewer tasks renew leases, so all of them are polled before.
-        let mut runtime = Builder::new_current_thread();
-        let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
-        Ok(Self { limiter: ours.0, runtime })
-    }
-
-    async fn serve(&self, keys: &Keys, visits: &[u32]) -> usize {
-        let mut permits = Vec::with_capacity(visits.len());
-        for key in visits {
-            permits.push(self.limiter.acquire(&keys.subjects[*key as usize], 1).await);
-        }
-        // During the first yield, the tasks that renew leases start. During the second one, they
-        // end.
-        yield_now().await;
-        let passed = permits.iter().filter(|permit| permit.decision().is_allowed()).count();
-        drop(permits);
-        yield_now().await;
-        passed
-    }
-}
-
-impl Limiter for OursWithPermits {
-    fn allows(&self, keys: &Keys, key: u32) -> bool {
-        self.count_allowed(keys, &[key]) == 1
-    }
-
-    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
-        self.runtime.block_on(async {
-            let mut admitted = 0;
-            for visits in visits.chunks(SERVED_AT_ONCE) {
-                admitted += self.serve(keys, visits).await;
-            }
-            admitted
+/// The other limiters of the table by working set.
+pub(super) static OTHERS: [OtherLimiter; 8] = [
+    other("governor, one", |_, max, _| governor(max)),
+    other("governor with ahash, one", |_, max, _| {
+        let store =
+            DashMapStateStore::<String, ahash::RandomState>::with_hasher(Default::default());
+        let limiter: governor::RateLimiter<String, _, DefaultClock> =
+            governor::RateLimiter::new(quota(max, Period::MONTH), store, DefaultClock::default());
+        each(move |keys, key| limiter.check_key(&keys.names[key]).is_ok())
+    }),
+    OtherLimiter {
+        slowness: 5,
+        ..other("six governors", |_, max, _| {
+            let limiters =
+                Period::NAMED.map(|period| DefaultKeyedRateLimiter::keyed(quota(max, period)));
+            each(move |keys, key| {
+                limiters.iter().all(|limiter| limiter.check_key(&keys.names[key]).is_ok())
+            })
         })
-    }
-}
+    },
+    other("actix-extensible-rate-limit, one", |_, max, _| actix_extensible(max)),
+    other("throttlecrab in a lock, one", |_, max, subjects| throttlecrab(max, subjects)),
+    other("trypema, one", |_, max, _| trypema(max)),
+    // limitador needs a map of values for each subject, so it is measured with fewer subjects.
+    OtherLimiter { subjects: 10_000, slowness: 50, ..other("limitador, six periods", limitador) },
+    OtherLimiter {
+        subjects: 1,
+        ..other("governor without keys, one", |_, max, _| {
+            let limiter = governor::RateLimiter::direct(quota(max, Period::MONTH));
+            each(move |_, _| limiter.check().is_ok())
+        })
+    },
+];
 
-/// One or more limiters of governor. They are called one after the other until one of them denies.
-pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
+/// Creates a limiter with this maximum.
+type NewLimiter = fn(max: u32) -> Limiter;
 
-impl Governors {
-    pub(super) fn one(max: u32) -> Self {
-        Self(vec![DefaultKeyedRateLimiter::keyed(quota(max, Period::MONTH))])
-    }
+/// The limiters that implement one algorithm, each with the name of its row.
+pub(super) const BY_ALGORITHM: [(&str, &str, NewLimiter); 7] = [
+    ("fixed window", "actix-extensible", actix_extensible),
+    ("GCRA", "governor", governor),
+    // The rate of `max` units per hour, in whole units per second.
+    ("token bucket", "burster in a DashMap", |max| {
+        let bucket = move || burster::token_bucket((max / 3_600).into(), max.into());
+        per_key(bucket, |bucket| bucket.try_consume_one().is_ok())
+    }),
+    ("sliding window counter", "burster in a DashMap", |max| {
+        let counter = move || burster::sliding_window_counter(max.into(), HOUR.as_millis() as u64);
+        per_key(counter, |counter| counter.try_consume_one().is_ok())
+    }),
+    ("sliding window, 60 buckets", "trypema", trypema),
+    ("sliding log", "times in a DashMap", |max| {
+        per_key(VecDeque::new, move |log| {
+            let now = quanta::Instant::now();
+            while log.front().is_some_and(|first| now.duration_since(*first) >= HOUR) {
+                log.pop_front();
+            }
+            let passes = log.len() < max as usize;
+            if passes {
+                log.push_back(now);
+            }
+            passes
+        })
+    }),
+    ("concurrency", "tokio's in a DashMap", semaphores),
+];
 
-    /// Creates one limiter for each of six periods. The limiter of the shortest period is called
-    /// first.
-    pub(super) fn six(max: [u32; 6]) -> Self {
-        let limits = max.into_iter().zip(Period::NAMED);
-        let limiter = |(max, period)| DefaultKeyedRateLimiter::keyed(quota(max, period));
-        Self(limits.map(limiter).collect())
-    }
+fn governor(max: u32) -> Limiter {
+    let limiter = DefaultKeyedRateLimiter::<String>::keyed(quota(max, Period::MONTH));
+    each(move |keys, key| limiter.check_key(&keys.names[key]).is_ok())
 }
 
 /// Returns a quota of `max` units in each period, with a burst of `max` units.
-pub(super) fn quota(max: u32, period: Period) -> Quota {
+fn quota(max: u32, period: Period) -> Quota {
     let max = NonZeroU32::new(max).expect("limits here are above 0");
     // governor accepts no replenishment interval below one nanosecond.
     let pause = (Duration::from(period) / max.get()).max(Duration::from_nanos(1));
     Quota::with_period(pause).expect("a pause above 0").allow_burst(max)
 }
 
-impl Limiter for Governors {
-    fn allows(&self, keys: &Keys, key: u32) -> bool {
-        let name = &keys.names[key as usize];
-        self.0.iter().all(|limiter| limiter.check_key(name).is_ok())
+/// Creates one limiter for each key, in a map whose shards have a lock each.
+fn per_key<L: Send + Sync + 'static>(
+    new: impl Fn() -> L + Send + Sync + 'static,
+    allows: impl Fn(&mut L) -> bool + Send + Sync + 'static,
+) -> Limiter {
+    let limiters = DashMap::<String, L>::new();
+    each(move |keys, key| {
+        let name = &keys.names[key];
+        match limiters.get_mut(name) {
+            Some(mut limiter) => allows(&mut limiter),
+            None => allows(&mut limiters.entry(name.clone()).or_insert_with(&new)),
+        }
+    })
+}
+
+/// Creates a semaphore of tokio for each key. Several requests hold their permits at the same time,
+/// as with our limiter.
+fn semaphores(max: u32) -> Limiter {
+    let all = DashMap::<String, Arc<Semaphore>>::new();
+    Box::new(move |keys, visits| {
+        let mut allowed = 0;
+        for visits in visits.chunks(SERVED_AT_ONCE) {
+            let mut permits = Vec::with_capacity(visits.len());
+            permits.extend(visits.iter().filter_map(|key| {
+                let name = &keys.names[*key as usize];
+                let known = all.get(name).map(|semaphore| Arc::clone(&semaphore));
+                let new = || Arc::new(Semaphore::new(max as usize));
+                let semaphore = known
+                    .unwrap_or_else(|| Arc::clone(&all.entry(name.clone()).or_insert_with(new)));
+                semaphore.try_acquire_owned().ok()
+            }));
+            allowed += permits.len();
+        }
+        allowed
+    })
+}
+
+/// Creates the in-memory store of actix-extensible-rate-limit.
+fn actix_extensible(max: u32) -> Limiter {
+    let backend = InMemoryBackend::builder().with_gc_interval(None).build();
+    each(move |keys, key| {
+        let (interval, key) = (Period::MONTH.into(), keys.names[key].clone());
+        let answer = pin!(backend.request(SimpleInput { interval, max_requests: max.into(), key }));
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((decision, ..))) => decision.is_allowed(),
+            _ => unreachable!("it decides at once"),
+        }
+    })
+}
+
+/// Creates throttlecrab with the lock that is necessary to share it.
+fn throttlecrab(max: u32, subjects: usize) -> Limiter {
+    let store = throttlecrab::AdaptiveStore::builder().capacity(2 * subjects).build();
+    let limiter = Mutex::new(throttlecrab::RateLimiter::new(store));
+    let (max, month) = (i64::from(max), Duration::from(Period::MONTH).as_secs() as i64);
+    #[expect(clippy::disallowed_methods, reason = "it is given the time")]
+    each(move |keys, key| {
+        let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = limiter.rate_limit(&keys.names[key], max, max, month, 1, SystemTime::now());
+        checked.expect("limits and cost are above 0").0
+    })
+}
+
+fn trypema(max: u32) -> Limiter {
+    let build = || -> Result<_> {
+        let provider: Arc<LocalRateLimiterProvider> = LocalRateLimiterProvider::builder()
+            .window_size(WindowSize::hours(1)?)
+            .bucket_size(BucketSize::milliseconds(10)?)
+            .disable_cleanup()
+            .build()?;
+        Ok((provider, RateLimit::per_hour(max.into())?))
+    };
+    let (provider, rate) = build().expect("the sizes are valid");
+    each(move |keys, key| {
+        let decision = provider.absolute().inc(&keys.names[key], &rate, 1);
+        matches!(decision, RateLimitDecision::Allowed)
+    })
+}
+
+/// Creates limitador with a limit for each of six periods.
+fn limitador(keys: &Keys, max: u32, subjects: usize) -> Limiter {
+    // The capacity is so large that no counter is evicted.
+    let limiter = limitador::RateLimiter::new(12 * subjects as u64);
+    let namespace = LimitadorNamespace::from("bench");
+    for period in Period::NAMED {
+        let user = Expression::parse("user").expect("a name is an expression");
+        let seconds = Duration::from(period).as_secs();
+        limiter.add_limit(LimitadorLimit::new("bench", max.into(), seconds, [], [user]));
+    }
+    // The descriptor values of each key are built before the measurement.
+    let values = |name: &String| Values::from(HashMap::from([("user".to_owned(), name.clone())]));
+    let values: Vec<Values<'static>> = keys.names.iter().take(subjects).map(values).collect();
+    each(move |_, key| {
+        let checked = limiter.check_rate_limited_and_update(&namespace, &values[key], 1);
+        !checked.expect("its store is in memory").limited
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zipf_workload_has_the_frequencies_of_its_formula() {
+        const COUNT: usize = 200_000;
+        let keys: Vec<u32> = (0..1_000).rev().collect();
+        let visits = zipf(&keys, COUNT, 1);
+        let sum: f64 = (1..=1_000).map(|rank| f64::from(rank).powf(-0.99)).sum();
+        for rank in [1_u32, 2, 10, 100] {
+            let expected = COUNT as f64 * f64::from(rank).powf(-0.99) / sum;
+            let came = visits.iter().filter(|key| **key == 1_000 - rank).count() as f64;
+            // The frequency is within five standard deviations.
+            assert!((came - expected).abs() < 5.0 * expected.sqrt(), "{rank}: {came}, {expected}");
+        }
     }
 }

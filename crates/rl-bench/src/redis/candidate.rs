@@ -1,377 +1,357 @@
-//! The candidates of the comparison: ways to decide with Redis, and plain commands, which are lower
-//! bounds.
-//!
-//! Each candidate uses redis-rs with one multiplexed connection, and has its own database. Keys and
-//! subjects are created before the measurement.
+//! The measured ways to decide: our store, plain commands, scripts, and other limiters. Strings and
+//! keys are created before the measurement.
 
-use std::error::Error;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use actix_extensible_rate_limit::backend::redis::RedisBackend;
+use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
 use redis::Value;
-use redis::aio::MultiplexedConnection;
-use rl_core::store::{DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{
-    Cost, Decision, Limit, MaybeReady, OnFailure, Period, Policy, RateLimiter, RedisStore,
-    RedisStoreBuilder, Subject,
+    Cost, Decision, Limit, MaybeReady, Period, Policy, RedisStore, RedisStoreBuilder, StoreError,
+    Subject,
 };
 
-use super::dedicated::{Dedicated, LastArgument};
-use super::fixtures::{self, SUBJECTS, id, limits, subjects};
-use super::other_limiters::OtherLimiter;
-use super::parts_call::PartsCall;
 use super::server::Server;
+use super::usual::{LastArgument, Usual};
+use crate::Result;
 
-/// The usual script, with a key for each limit.
-const SIX_KEYS: &str = include_str!("six_keys.lua");
+/// The number of subjects, if a measurement does not set another.
+pub(super) const SUBJECTS: usize = 10_000;
+/// A limit that no measurement uses up.
+pub(super) const ENDLESS: u32 = 1_000_000_000;
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A measured way to decide, or a plain command as a lower bound.
 pub(super) struct Candidate {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// The names of its commands in the server's statistics.
     pub(super) commands: &'static [&'static str],
-    kind: Kind,
-    /// The order in which subjects are visited. If it is empty, they are visited in turn.
-    order: Vec<u32>,
-}
-
-enum Kind {
-    Command(Command),
-    Store(StoreCall),
-    Parts(PartsCall),
-    Limiter(RateLimiter, Vec<Subject>),
-    OtherLimiter(OtherLimiter),
-    Function(Decide),
-}
-
-/// Makes a request for the subject with this number. Returns whether it is allowed.
-pub(super) type Decide =
-    Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
-
-/// A command and its keys for each subject.
-struct Command {
-    connection: MultiplexedConnection,
-    head: Vec<String>,
-    keys: Vec<Vec<String>>,
-    tail: Vec<u64>,
-    last: LastArgument,
-    holders: AtomicU64,
-    /// Whether an allowed request releases its permit immediately, by a second command.
-    frees: bool,
-}
-
-/// The command that calls a script.
-const EVALSHA: &[&str] = &["evalsha"];
-
-/// Our store, and the decision that is requested.
-struct StoreCall {
-    store: RedisStore,
-    namespace: Namespace,
-    policy: Policy,
-    subjects: Vec<Subject>,
-    /// Whether an allowed request releases its permit immediately.
-    frees: bool,
+    /// Makes a request for the subject with this number. Returns whether it is allowed.
+    pub(super) allows: Box<dyn Fn(usize) -> MaybeReady<bool> + Send + Sync>,
 }
 
 impl Candidate {
-    /// Creates the candidate `INCR`: no limit, no window, no expiry.
-    pub(super) async fn incr(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let connection = server.connect(database).await?;
-        let command = Command::new(connection, vec!["INCR".to_owned()], keys(&[""], SUBJECTS));
-        Ok(Self::command("INCR", &["incr"], command))
-    }
-
-    /// Creates the candidate `PING`, a bare round trip.
-    pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
-        let connection = server.connect(0).await?;
-        let keys = vec![Vec::new(); SUBJECTS];
-        Ok(Self::command(
-            "PING",
-            &["ping"],
-            Command::new(connection, vec!["PING".to_owned()], keys),
-        ))
-    }
-
-    const fn command(
-        name: &'static str,
+    fn new(
+        name: &str,
         commands: &'static [&'static str],
-        command: Command,
+        allows: impl Fn(usize) -> MaybeReady<bool> + Send + Sync + 'static,
     ) -> Self {
-        Self { name, commands, kind: Kind::Command(command), order: Vec::new() }
+        Self { name: name.to_owned(), commands, allows: Box::new(allows) }
     }
 
-    /// Creates a candidate with one limit, decided by the script that is written for its algorithm.
-    pub(super) async fn dedicated(
+    /// Creates a candidate that calls our store directly.
+    pub(super) fn ours(name: &str, store: RedisStore, policy: Policy) -> Self {
+        let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
+        Self::new(name, &["evalsha"], move |n| {
+            let parts = [Part::new(&subjects[n], &policy, Cost::ONE)];
+            let request = DecideRequest::new(&namespace, &parts, Mode::Check);
+            store.decide(request).map(|decided| is_allowed(&decided))
+        })
+    }
+
+    /// Creates a candidate that calls our store directly. Each allowed request releases its permit
+    /// immediately.
+    pub(super) fn ours_with_permits(name: &str, store: RedisStore, policy: Policy) -> Self {
+        let ours = Arc::new((store, policy, Namespace::default(), subjects(SUBJECTS)));
+        Self::new(name, &["evalsha"], move |n| {
+            let ours = Arc::clone(&ours);
+            MaybeReady::later(async move {
+                let (store, policy, namespace, subjects) = &*ours;
+                let subject = &subjects[n];
+                let parts = [Part::new(subject, policy, Cost::ONE)];
+                let decided =
+                    store.decide(DecideRequest::new(namespace, &parts, Mode::Check)).await;
+                let is_allowed = is_allowed(&decided);
+                if let Ok(decision) = decided.as_ref()
+                    && is_allowed
+                {
+                    let (charged, units, of) =
+                        (decision.at(), decision.granted(), RefundOf::Permits);
+                    let uncharged = decision.uncharged();
+                    let refund =
+                        Refund { namespace, subject, policy, charged, units, of, uncharged };
+                    store.refund(refund).await.expect("the server is up");
+                }
+                is_allowed
+            })
+        })
+    }
+
+    /// Creates a candidate whose requests have several parts, each under a policy and a rule of its
+    /// own. The first is of the key; a part that is named `fleet` is of all keys. If `is_nested` is
+    /// true, each part is decided by its own request, as with nested limiters.
+    pub(super) fn parts(
+        name: &str,
+        store: RedisStore,
+        parts: Vec<(&'static str, Policy)>,
+        is_nested: bool,
+    ) -> Self {
+        let rule = |name| Namespace::default().rule(name).expect("a valid name");
+        let parts = parts.into_iter().map(|(name, policy)| (rule(name), policy, name == "fleet"));
+        let ours =
+            Arc::new((store, subjects(SUBJECTS), Subject::global(), parts.collect::<Vec<_>>()));
+        Self::new(name, &["evalsha"], move |n| {
+            let ours = Arc::clone(&ours);
+            MaybeReady::later(async move {
+                let (store, subjects, fleet, parts) = &*ours;
+                let part = |(rule, policy, is_fleet): &'_ (Namespace, Policy, bool)| {
+                    let subject = if *is_fleet { fleet } else { &subjects[n] };
+                    (subject.clone(), policy.clone(), rule.clone())
+                };
+                let owned: Vec<_> = parts.iter().map(part).collect();
+                let parts: Vec<Part<'_>> = owned
+                    .iter()
+                    .map(|(subject, policy, rule)| {
+                        Part::new(subject, policy, Cost::ONE).with_namespace(rule)
+                    })
+                    .collect();
+                let mut is_allowed_by_all = true;
+                for parts in parts.chunks(if is_nested { 1 } else { parts.len() }) {
+                    let request = DecideRequest::new(&owned[0].2, parts, Mode::Check);
+                    is_allowed_by_all &= is_allowed(&store.decide(request).await);
+                }
+                is_allowed_by_all
+            })
+        })
+    }
+
+    /// Creates a candidate of a plain command, with the key of each subject if `has_key` is true.
+    pub(super) async fn command(
         server: &Server,
         database: usize,
-        script: &Dedicated,
-        limit: Limit,
-    ) -> Result<Self, Box<dyn Error>> {
-        let Dedicated { name, text, keys: suffixes, arguments, last, .. } = script;
-        let (keys, tail) = (keys(suffixes, SUBJECTS), arguments(limit));
-        let command = Command::script(server, database, text, keys, tail).await?;
-        Ok(Self::command(name, EVALSHA, Command { last: *last, ..command }))
+        name: &'static str,
+        (commands, has_key): (&'static [&'static str], bool),
+    ) -> Result<Self> {
+        let connection = server.connect(database).await?;
+        let keys = keys(&[""]);
+        Ok(Self::new(name, commands, move |n| {
+            let mut command = redis::cmd(name);
+            if has_key {
+                command.arg(&keys[n]);
+            }
+            let mut connection = connection.clone();
+            MaybeReady::later(async move {
+                command.exec_async(&mut connection).await.expect("the server is up");
+                true
+            })
+        }))
     }
 
-    /// Creates a candidate from another library.
-    pub(super) const fn peer(
-        name: &'static str,
-        commands: &'static [&'static str],
-        peer: OtherLimiter,
-    ) -> Self {
-        Self { name, commands, kind: Kind::OtherLimiter(peer), order: Vec::new() }
+    /// Creates a candidate with one limit, decided by the script that is usually written for its
+    /// algorithm. If it holds permits, each allowed request releases its permit immediately.
+    pub(super) async fn usual(
+        server: &Server,
+        database: usize,
+        usual: &Usual,
+        limit: Limit,
+    ) -> Result<Self> {
+        let frees = usual.last == LastArgument::Holder;
+        let commands: &[&str] = if frees { &["evalsha", "zrem"] } else { &["evalsha"] };
+        let arguments = (usual.arguments)(limit);
+        let script = (usual.name, usual.text);
+        Self::script(
+            server,
+            database,
+            script,
+            keys(usual.keys),
+            arguments,
+            (usual.last, frees),
+            commands,
+        )
+        .await
     }
 
     /// Creates a candidate with an empty script, the lower bound of every script.
-    pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let keys = keys(&[""], SUBJECTS);
-        let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
-        Ok(Self::command("EVALSHA return 1", EVALSHA, command))
+    pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self> {
+        let script = ("a script that does nothing", "return 1");
+        Self::script(
+            server,
+            database,
+            script,
+            keys(&[""]),
+            Vec::new(),
+            (LastArgument::None, false),
+            &["evalsha"],
+        )
+        .await
     }
 
-    /// Creates a candidate with the usual script for six periods: a key for each of them, and a
-    /// limit of `max` units in each.
-    pub(super) async fn six_keys(
-        server: &Server,
-        database: usize,
-        max: u32,
-    ) -> Result<Self, Box<dyn Error>> {
-        Self::key_per_limit(server, database, max, &Period::NAMED.map(Period::as_millis)).await
-    }
-
-    /// Creates a candidate with the usual script for six periods, in a form that also returns the
-    /// server's time in µs.
-    pub(super) async fn six_keys_timed(
-        server: &Server,
-        database: usize,
-        max: u32,
-    ) -> Result<Self, Box<dyn Error>> {
-        let periods = Period::NAMED.map(Period::as_millis);
-        // A client needs the time to know when the windows end.
-        let time =
-            "local time = redis.call('TIME')\nreply[#reply + 1] = time[1] * 1000000 + time[2]";
-        let text = SIX_KEYS.replace("return reply", &format!("{time}\nreturn reply"));
-        let script = Self::script_of_keys(server, database, &text, max, &periods).await?;
-        Ok(Self { name: "six-key script with the time", ..script })
-    }
-
-    /// Creates a candidate with the usual script for these periods, in ms.
+    /// Creates a candidate with the usual script of several fixed windows: a key for each of these
+    /// periods in ms, and a limit of `max` units in each. With `text`, another form of the script.
     pub(super) async fn key_per_limit(
         server: &Server,
         database: usize,
-        max: u32,
+        script: (&str, &str),
+        max: u64,
         periods: &[u64],
-    ) -> Result<Self, Box<dyn Error>> {
-        Self::script_of_keys(server, database, SIX_KEYS, max, periods).await
-    }
-
-    /// Creates a candidate with this script, which has a key for each period. Periods are in ms.
-    async fn script_of_keys(
-        server: &Server,
-        database: usize,
-        text: &str,
-        max: u32,
-        periods: &[u64],
-    ) -> Result<Self, Box<dyn Error>> {
+    ) -> Result<Self> {
         let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
-        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>(), SUBJECTS);
-        let tail = [&vec![max.into(); periods.len()], periods].concat();
-        let command = Command::script(server, database, text, keys, tail).await?;
-        Ok(Self::command("six-key script", EVALSHA, command))
-    }
-
-    /// Creates a candidate that calls our store directly, with limits for six periods.
-    pub(super) async fn store(
-        server: &Server,
-        database: usize,
-        layout: Layout,
-        max: u32,
-    ) -> Result<Self, Box<dyn Error>> {
-        let name = match layout {
-            Layout::Packed => "ours, packed",
-            Layout::Readable => "ours, readable",
-        };
-        let policy = Policy::new(limits(max)?)?;
-        Self::policy(server, database, layout, name, policy).await
-    }
-
-    /// Creates a candidate that calls our store directly, with this policy.
-    pub(super) async fn policy(
-        server: &Server,
-        database: usize,
-        layout: Layout,
-        name: &'static str,
-        policy: Policy,
-    ) -> Result<Self, Box<dyn Error>> {
-        Ok(Self::of_store(connect(server, database, layout).await?, name, policy))
-    }
-
-    /// Creates a candidate of the given store.
-    pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
-        let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
-        let kind = Kind::Store(StoreCall { store, namespace, policy, subjects, frees: false });
-        Self { name, commands: EVALSHA, kind, order: Vec::new() }
-    }
-
-    /// Creates a candidate whose requests have several parts.
-    pub(super) const fn of_parts(name: &'static str, call: PartsCall) -> Self {
-        Self { name, commands: EVALSHA, kind: Kind::Parts(call), order: Vec::new() }
-    }
-
-    /// Makes each allowed request release its permit immediately. Used for concurrency limits.
-    pub(super) fn releasing_permits(mut self) -> Self {
-        match &mut self.kind {
-            Kind::Store(stored) => stored.frees = true,
-            Kind::Command(command) => {
-                command.frees = true;
-                self.commands = &["evalsha", "zrem"];
-            }
-            _ => unreachable!("they hold no permits"),
-        }
-        self
-    }
-
-    /// Creates a candidate that calls a function, which calls scripts.
-    pub(super) fn of_function(name: &'static str, decide: Decide) -> Self {
-        Self { name, commands: EVALSHA, kind: Kind::Function(decide), order: Vec::new() }
-    }
-
-    /// Sets the number of subjects, and the order in which they are visited.
-    pub(super) fn with_order(mut self, subjects: usize, order: Vec<u32>) -> Self {
-        match &mut self.kind {
-            Kind::Command(command) => command.keys = keys(&[""], subjects),
-            Kind::Store(stored) => stored.subjects = fixtures::subjects(subjects),
-            _ => unreachable!("their subjects are fixed"),
-        }
-        Self { order, ..self }
-    }
-
-    /// Creates a candidate that calls our limiter, as applications do.
-    pub(super) async fn limiter(
-        server: &Server,
-        database: usize,
-        max: u32,
-    ) -> Result<Self, Box<dyn Error>> {
-        let mut limiter = RateLimiter::builder()
-            .store(connect(server, database, Layout::Packed).await?)
-            // The deadline is long, so that no request fails if the machine stalls.
-            .deadline(Duration::from_secs(20))
-            .on_store_failure(OnFailure::Reject);
-        for limit in limits(max)? {
-            limiter = limiter.limit(limit);
-        }
-        let kind = Kind::Limiter(limiter.build()?, subjects(SUBJECTS));
-        let name = "ours, packed, in a limiter";
-        Ok(Self { name, commands: EVALSHA, kind, order: Vec::new() })
-    }
-
-    /// Makes a request for the subject. Returns whether it is allowed.
-    pub(super) async fn allows(&self, subject: usize) -> bool {
-        let subject = self.order.get(subject).map_or(subject, |number| *number as usize);
-        match &self.kind {
-            Kind::Command(command) => command.send(subject).await,
-            Kind::OtherLimiter(peer) => peer.allows(subject).await,
-            Kind::Limiter(limiter, subjects) => match limiter.check(&subjects[subject], 1) {
-                MaybeReady::Ready(Some(ref decision)) => is_allowed(decision),
-                later => is_allowed(&later.await),
-            },
-            Kind::Parts(call) => call.allows(subject).await,
-            Kind::Function(decide) => decide(subject).await,
-            Kind::Store(stored) => stored.allows(&stored.subjects[subject]).await,
-        }
-    }
-}
-
-impl StoreCall {
-    async fn allows(&self, subject: &Subject) -> bool {
-        let Self { store, namespace, policy, .. } = self;
-        let (mode, cost) = (Mode::Check, Cost::ONE);
-        let parts = [Part::new(subject, policy, cost)];
-        let request = DecideRequest::new(namespace, &parts, mode);
-        // A result that is ready is used in place. Awaiting it would move it four times.
-        let mut answer = store.decide(request);
-        if let MaybeReady::Boxed(later) = &mut answer {
-            answer = MaybeReady::ready(later.await);
-        }
-        let MaybeReady::Ready(Some(Ok(decision))) = &answer else { panic!("the server is up") };
-        if self.frees && decision.is_allowed() {
-            let (charged, units) = (decision.at(), decision.granted());
-            let (of, uncharged) = (RefundOf::Permits, decision.uncharged());
-            let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-            store.refund(refund).await.expect("the server is up");
-        }
-        is_allowed(decision)
-    }
-}
-
-/// Returns whether a decision of the store allows the request.
-fn is_allowed(decision: &Decision) -> bool {
-    assert!(decision.policy().is_some(), "{:?}: only the store decides", decision.origin());
-    decision.is_allowed()
-}
-
-impl Command {
-    const fn new(
-        connection: MultiplexedConnection,
-        head: Vec<String>,
-        keys: Vec<Vec<String>>,
-    ) -> Self {
-        let (holders, last) = (AtomicU64::new(0), LastArgument::None);
-        Self { connection, head, keys, tail: Vec::new(), last, holders, frees: false }
+        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>());
+        let arguments = [&vec![max; periods.len()], periods].concat();
+        Self::script(
+            server,
+            database,
+            script,
+            keys,
+            arguments,
+            (LastArgument::None, false),
+            &["evalsha"],
+        )
+        .await
     }
 
     async fn script(
         server: &Server,
         database: usize,
-        text: &str,
+        (name, text): (&str, &str),
         keys: Vec<Vec<String>>,
-        tail: Vec<u64>,
-    ) -> Result<Self, Box<dyn Error>> {
-        let mut connection = server.connect(database).await?;
-        let mut load = redis::cmd("SCRIPT");
-        let sha: String = load.arg("LOAD").arg(text).query_async(&mut connection).await?;
-        let count = keys.first().map_or(0, Vec::len).to_string();
-        Ok(Self { tail, ..Self::new(connection, vec!["EVALSHA".to_owned(), sha, count], keys) })
-    }
-
-    async fn send(&self, subject: usize) -> bool {
-        let (mut command, keys) = (redis::Cmd::new(), &self.keys[subject]);
-        let last = match self.last {
-            LastArgument::None => None,
-            LastArgument::Time => Some(SystemClock.now().as_micros() / 1_000),
-            LastArgument::Holder => Some(self.holders.fetch_add(1, Ordering::Relaxed)),
-        };
-        command.arg(&self.head).arg(keys).arg(&self.tail).arg(last);
-        let reply: Value =
-            command.query_async(&mut self.connection.clone()).await.expect("the server is up");
-        let passes = match reply {
-            Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
-            number => number != Value::Int(0),
-        };
-        if passes && self.frees {
+        arguments: Vec<u64>,
+        (last, frees): (LastArgument, bool),
+        commands: &'static [&'static str],
+    ) -> Result<Self> {
+        let (connection, sha) = load(server, database, text).await?;
+        let holders = AtomicU64::new(0);
+        Ok(Self::new(name, commands, move |n| {
+            let (mut command, keys) = (redis::cmd("EVALSHA"), &keys[n]);
+            let last = match last {
+                LastArgument::None => None,
+                LastArgument::Time => Some(SystemClock.now().as_micros() / 1_000),
+                LastArgument::Holder => Some(holders.fetch_add(1, Ordering::Relaxed)),
+            };
+            command.arg(&sha).arg(keys.len()).arg(keys).arg(&arguments).arg(last);
             let mut release = redis::cmd("ZREM");
             release.arg(&keys[0]).arg(last);
-            let released = release.exec_async(&mut self.connection.clone()).await;
-            released.expect("the server is up");
-        }
-        passes
+            let mut connection = connection.clone();
+            MaybeReady::later(async move {
+                let reply: Value =
+                    command.query_async(&mut connection).await.expect("the server is up");
+                let passes = match reply {
+                    Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
+                    number => number != Value::Int(0),
+                };
+                if passes && frees {
+                    release.exec_async(&mut connection).await.expect("the server is up");
+                }
+                passes
+            })
+        }))
+    }
+
+    /// Creates a candidate with six counters, used as limitador uses them. One command reads all of
+    /// them. If all limits have units left, each counter is incremented by its own script call, and
+    /// one pipeline sends these calls.
+    pub(super) async fn read_then_count(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self> {
+        let (connection, sha) = load(server, database, include_str!("lua/counter.lua")).await?;
+        let keys = keys(&[":0", ":1", ":2", ":3", ":4", ":5"]);
+        Ok(Self::new("MGET, then six scripts (limitador)", &["evalsha"], move |n| {
+            let (mut read, mut count) = (redis::cmd("MGET"), redis::pipe());
+            read.arg(&keys[n]);
+            for (key, period) in keys[n].iter().zip(Period::NAMED) {
+                count
+                    .cmd("EVALSHA")
+                    .arg(&sha)
+                    .arg(1)
+                    .arg(key)
+                    .arg(1)
+                    .arg(period.as_millis() / 1_000);
+            }
+            let mut connection = connection.clone();
+            MaybeReady::later(async move {
+                let counts = read.query_async::<Vec<Option<u64>>>(&mut connection).await;
+                if counts
+                    .expect("the server is up")
+                    .iter()
+                    .flatten()
+                    .any(|count| *count >= u64::from(max))
+                {
+                    return false;
+                }
+                let counts: Vec<u64> =
+                    count.query_async(&mut connection).await.expect("the server is up");
+                counts.len() == 6
+            })
+        }))
+    }
+
+    /// Creates the candidate actix-extensible-rate-limit, with one period.
+    pub(super) async fn actix_extensible(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self> {
+        let client = redis_0_26::Client::open(server.url(database))?;
+        let backend =
+            RedisBackend::builder(redis_0_26::aio::ConnectionManager::new(client).await?).build();
+        Ok(Self::new("actix-extensible-rate-limit, one period", &["bitfield"], move |n| {
+            let (backend, interval, key) = (backend.clone(), HOUR, id(n));
+            MaybeReady::later(async move {
+                let input = SimpleInput { interval, max_requests: max.into(), key };
+                backend.request(input).await.expect("the server is up").0.is_allowed()
+            })
+        }))
+    }
+
+    /// Creates the candidate actix-limitation, with one period. It connects for each request.
+    pub(super) fn actix_limitation(server: &Server, database: usize, max: u32) -> Result<Self> {
+        let mut builder = actix_limitation::Limiter::builder(server.url(database));
+        let limiter =
+            builder.limit(max as usize).period(HOUR).build().map_err(|error| error.to_string())?;
+        Ok(Self::new("actix-limitation, one period", &["incr"], move |n| {
+            let limiter = limiter.clone();
+            MaybeReady::later(async move { limiter.count(id(n)).await.is_ok() })
+        }))
     }
 }
 
-fn keys(suffixes: &[&str], subjects: usize) -> Vec<Vec<String>> {
-    let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
-    let keys = |n| suffixes.iter().map(|suffix| key(n, suffix)).collect();
-    (0..subjects).map(keys).collect()
+/// Returns whether a decision of the store allows the request.
+fn is_allowed(decided: &std::result::Result<Decision, StoreError>) -> bool {
+    decided.as_ref().expect("the server is up").is_allowed()
 }
 
-async fn connect(
+/// Loads a script. Returns its hash, and the connection on which it is called.
+async fn load(
     server: &Server,
     database: usize,
-    layout: Layout,
-) -> Result<RedisStore, Box<dyn Error>> {
-    Ok(patient(RedisStore::builder(&server.url(database)).layout(layout)).connect().await?)
+    text: &str,
+) -> Result<(redis::aio::MultiplexedConnection, String)> {
+    let mut connection = server.connect(database).await?;
+    let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await?;
+    Ok((connection, sha))
+}
+
+/// Returns the keys with these suffixes of each subject.
+fn keys(suffixes: &[&str]) -> Vec<Vec<String>> {
+    let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
+    (0..SUBJECTS).map(|n| suffixes.iter().map(|suffix| key(n, suffix)).collect()).collect()
+}
+
+/// Returns the id of the subject with this number. The id is part of all its keys.
+pub(super) fn id(n: usize) -> String {
+    format!("consumer-{n:08}")
+}
+
+/// Returns the first `count` subjects.
+fn subjects(count: usize) -> Vec<Subject> {
+    (0..count).map(|n| Subject::consumer(&id(n))).collect()
+}
+
+/// Returns a policy of `max` units in each of six periods.
+pub(super) fn six(max: u32) -> Result<Policy> {
+    let limits = Period::NAMED.map(|period| Limit::new(max.into(), period));
+    Ok(Policy::new(limits.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)?)
+}
+
+/// Returns our store on a database of the server.
+pub(super) fn store(server: &Server, database: usize) -> RedisStoreBuilder {
+    patient(RedisStore::builder(&server.url(database)))
 }
 
 /// Sets one connection, and long time-outs, because the machine may stall.

@@ -4,206 +4,159 @@
 //! requests that are allowed beyond the limits. The second one measures the decisions per second
 //! without such faults.
 
-use std::error::Error;
+use std::io::stdin;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
+use rl_core::{Cost, Limit, Period, Policy, RedisStore, Subject};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::load::ENDLESS;
-use super::node::{NodeResult, NodeSettings};
+use super::candidate::ENDLESS;
 use super::server::{Monitor, Server};
-use crate::charts::{self, Axis, Chart, Line, Plot};
-use crate::goals::{Goal, Unit};
-use crate::measure::median;
-use crate::report::Report;
-use crate::table::Table;
+use crate::Result;
+use crate::charts::Chart;
+use crate::measure::{Estimate, Race, time_async};
+use crate::report::{Bound, Report, Table};
 
-/// The settings of the store in one measurement.
-#[derive(Clone, Copy)]
-struct NodeOptions {
-    name: &'static str,
-    coalesces: bool,
-    remembers_denials: bool,
-    lease: u32,
-}
-
-const OPTIONS: [NodeOptions; 4] = [
-    NodeOptions {
-        name: "each call by itself",
-        coalesces: false,
-        remembers_denials: false,
-        lease: 0,
-    },
-    NodeOptions {
-        name: "calls in flight together",
-        coalesces: true,
-        remembers_denials: false,
-        lease: 0,
-    },
-    NodeOptions {
-        name: "and denials remembered",
-        coalesces: true,
-        remembers_denials: true,
-        lease: 0,
-    },
-    NodeOptions { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
+/// The settings of a store: whether calls share batches, whether denials are cached, and the units
+/// of a lease, or 0.
+const SETTINGS: [(&str, (bool, bool, u32)); 4] = [
+    ("each call by itself", (false, false, 0)),
+    ("calls in flight together", (true, false, 0)),
+    ("and denials remembered", (true, true, 0)),
+    ("leases of 100", (true, true, 100)),
 ];
 const NODES: [usize; 4] = [1, 2, 4, 8];
-/// The limit of each subject.
-const MAX: u32 = 2_000;
-const SUBJECTS: usize = 4;
-/// The number of requests of all nodes: four times the number that the limits allow.
-const ASKED: usize = 4 * MAX as usize * SUBJECTS;
 /// The number of concurrent tasks in each node.
 const TASKS: usize = 16;
+/// The limit of each subject, while connections are cut.
+const MAX: u32 = 2_000;
+const SUBJECTS: usize = 4;
 /// The time between two cuts of all connections, and the maximum number of cuts.
 const CUT: Duration = Duration::from_millis(20);
 const CUTS: usize = 50;
-/// The clock offsets of the nodes, in seconds. The first node has the first offset, and after the
-/// last offset the list begins again.
+/// The clock offsets of the nodes, in seconds.
 const CLOCKS: [i64; 3] = [5, -5, 0];
-/// The number of rounds in the measurement of the rate. Each round measures all settings with all
-/// numbers of nodes.
-const ROUNDS: usize = 3;
-const BUSY_SUBJECTS: usize = 100;
+/// The number of requests of all nodes while the rate is measured. With leases there are ten times
+/// as many, so that each node takes several leases for each subject.
 const BUSY_CALLS: usize = 48_000;
-/// With leases, the number of calls is multiplied by this factor, so that each node takes several
-/// leases for each subject.
-const LEASED_TIMES: usize = 10;
-/// The maximum number of attempts to start a node.
-const STARTS: usize = 5;
+const BUSY_SUBJECTS: usize = 100;
 /// The time after which a node is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(super) const STEPS: usize = OPTIONS.len() * (NODES.len() - 1) + ROUNDS;
+/// The settings of a node.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct NodeSettings {
+    /// The limit of each subject, in every period of at least an hour.
+    max: u32,
+    subjects: usize,
+    /// The number of calls of each task.
+    calls: usize,
+    coalesces: bool,
+    caches_denials: bool,
+    lease: u32,
+}
 
-pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
-    let can_be_off = Command::new("faketime").arg("--version").output().await.is_ok();
-    let clocks = if can_be_off {
+/// The result that a node reports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct NodeResult {
+    seconds: f64,
+    /// The number of calls without a decision.
+    failed: usize,
+    /// The number of allowed units of each subject.
+    allowed: Vec<u64>,
+}
+
+/// Counts the requests that are allowed beyond the limits while connections are cut.
+pub(super) async fn exactness(report: &mut Report) -> Result {
+    let are_clocks_off = Command::new("faketime").arg("--version").output().await.is_ok();
+    let clocks = if are_clocks_off {
         "clocks 5 s ahead and behind"
     } else {
         "faketime is missing: clocks are right"
     };
-    let title = format!(
-        "nodes in trouble, each a process: {SUBJECTS} subjects, {MAX} for each, {} asked for; \
-         all connections cut, scripts forgotten; {clocks}",
-        ASKED / SUBJECTS
-    );
-    let head = ["", "nodes", "cuts", "calls failed", "allowed", "admitted", "too many", "unused %"];
-    let mut table = Table::new(&title, head);
-    let (mut worst, mut worst_leased) = (0, 0);
-    for options in OPTIONS {
+    let asked = 4 * MAX as usize * SUBJECTS;
+    let title = format!("nodes whose connections are cut and scripts forgotten; {clocks}");
+    let columns = ["", "nodes", "calls failed", "requests", "limits", "allowed", "too many"];
+    let mut table = Table::new(&title, columns);
+    let mut worst = [0, 0];
+    for (name, settings) in SETTINGS {
         for nodes in NODES.into_iter().skip(1) {
-            report.step(&format!("{nodes} nodes in trouble"));
-            let settings = options.settings(MAX, SUBJECTS, ASKED / (nodes * TASKS));
-            let (outcome, cuts) = run(settings, nodes, can_be_off, CUTS).await?;
-            let allowed = u64::from(MAX) * SUBJECTS as u64;
-            let admitted: u64 = outcome.admitted.iter().sum();
-            let too_many: u64 =
-                outcome.admitted.iter().map(|count| count.saturating_sub(MAX.into())).sum();
-            let unused = allowed.saturating_sub(admitted) as f64 * 100.0 / allowed as f64;
-            table.row([
-                options.name.to_owned(),
-                nodes.to_string(),
-                cuts.to_string(),
-                outcome.failed.to_string(),
-                allowed.to_string(),
-                admitted.to_string(),
-                too_many.to_string(),
-                format!("{unused:.1}"),
-            ]);
-            let worst = if options.lease > 0 { &mut worst_leased } else { &mut worst };
+            let settings = NodeSettings::new(settings, MAX, SUBJECTS, asked / (nodes * TASKS));
+            let result = run(settings, nodes, are_clocks_off, CUTS).await?;
+            let too_many =
+                result.allowed.iter().map(|count| count.saturating_sub(MAX.into())).sum::<u64>()
+                    as usize;
+            let allowed = result.allowed.iter().sum::<u64>() as usize;
+            let counts = [nodes, result.failed, asked, MAX as usize * SUBJECTS, allowed, too_many];
+            table.row([name.into()].into_iter().chain(counts.map(Into::into)));
+            let worst = &mut worst[usize::from(settings.lease > 0)];
             *worst = too_many.max(*worst);
         }
     }
-    report.table("redis-nodes-exactness", table);
-    let none = (0.0, 0.0, Unit::AtMost(""));
-    let what = "2 to 8 nodes in trouble: admitted beyond the limits";
-    Ok(vec![
-        Goal::counted("R10", &format!("leases, {what}"), none, worst_leased as f64),
-        Goal::counted("R12", what, none, worst as f64),
-    ])
-}
-
-pub(super) async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    let mut seconds = vec![vec![Vec::new(); NODES.len()]; OPTIONS.len()];
-    for _ in 0..ROUNDS {
-        report.step("nodes at work");
-        for (options, seconds) in OPTIONS.iter().zip(&mut seconds) {
-            for (nodes, seconds) in NODES.into_iter().zip(seconds) {
-                let settings = options.settings(
-                    ENDLESS,
-                    BUSY_SUBJECTS,
-                    options.busy_calls() / (nodes * TASKS),
-                );
-                let (outcome, _) = run(settings, nodes, false, 0).await?;
-                assert_eq!(outcome.failed, 0, "nothing happens to the server");
-                seconds.push(outcome.seconds);
-            }
-        }
+    report.table(table);
+    for (name, worst) in ["", ", with leases"].into_iter().zip(worst) {
+        let what = format!("2 to 8 nodes with cut connections{name}: allowed beyond the limits");
+        report.goal(&what, Bound::AtMost(0.0), "", Estimate::exact(worst as f64));
     }
-    let title = format!(
-        "nodes at work, each a process with {TASKS} in flight: thousand decisions per second of \
-         {BUSY_SUBJECTS} subjects, all pass"
-    );
-    let columns = NODES.map(|nodes| nodes.to_string());
-    let head = ["nodes"].into_iter().chain(columns.iter().map(String::as_str));
-    let mut table = Table::new(&title, head);
-    let mut lines = Vec::new();
-    for (options, seconds) in OPTIONS.iter().zip(&seconds) {
-        // The measured limits deny nothing, so the denial cache alone has no effect.
-        if options.remembers_denials && options.lease == 0 {
-            continue;
-        }
-        let rates = seconds.iter().map(|seconds| options.busy_calls() as f64 / median(seconds));
-        let rates: Vec<f64> = rates.collect();
-        let cells = rates.iter().map(|rate| format!("{:.1}", rate / 1e3));
-        table.row([options.name.to_owned()].into_iter().chain(cells));
-        let nodes = NODES.map(|nodes| nodes as f64);
-        lines.push(Line::new(options.name, nodes.into_iter().zip(rates)));
-    }
-    report.table("redis-nodes-rates", table);
-    report.chart(Chart {
-        name: "nodes".to_owned(),
-        title: "Decisions on one Redis, by the number of nodes".to_owned(),
-        note: format!(
-            "Each node a process with {TASKS} in flight, {BUSY_SUBJECTS} subjects, four limits, all \
-             requests pass; one machine."
-        ),
-        plot: Plot::Lines(charts::Lines {
-            x: Axis::logarithmic("nodes"),
-            y: Axis::logarithmic("decisions per second"),
-            lines,
-        }),
-    });
     Ok(())
 }
 
-impl NodeOptions {
-    /// Returns the number of calls in the measurement of the rate, summed over all nodes.
-    const fn busy_calls(self) -> usize {
-        if self.lease > 0 { BUSY_CALLS * LEASED_TIMES } else { BUSY_CALLS }
+/// Measures the decisions per second of several nodes.
+pub(super) async fn rates(report: &mut Report) -> Result {
+    // The measured limits deny nothing, so the denial cache alone has no effect.
+    let settings = [SETTINGS[0], SETTINGS[1], SETTINGS[3]];
+    let mut race = Race::new(settings.len() * NODES.len());
+    for turn in race.turns(report.rounds(2)) {
+        let (nodes, (_, settings)) =
+            (NODES[turn.contender % NODES.len()], settings[turn.contender / NODES.len()]);
+        let calls = if settings.2 > 0 { 10 * BUSY_CALLS } else { BUSY_CALLS };
+        let settings = NodeSettings::new(settings, ENDLESS, BUSY_SUBJECTS, calls / (nodes * TASKS));
+        let result = run(settings, nodes, false, 0).await?;
+        assert_eq!(result.failed, 0, "nothing happens to the server");
+        race.record(turn, [result.seconds / calls as f64]);
     }
+    let columns = ["nodes"].into_iter().chain(settings.map(|(name, _)| name));
+    let mut table = Table::new("decisions per second of several nodes", columns);
+    for (number, nodes) in NODES.into_iter().enumerate() {
+        let rates = (0..settings.len())
+            .map(|place| (1.0 / race.median(place * NODES.len() + number, 0)).into());
+        table.row([nodes.into()].into_iter().chain(rates));
+    }
+    let chart = Chart {
+        name: "nodes",
+        title: "Decisions on one Redis, by the number of nodes",
+        note: "Each node a process with 16 in flight, 100 subjects, four limits, all requests pass; one machine.",
+        unit: "decisions per second",
+        is_logarithmic: true,
+    };
+    report.chart(&chart, table)
+}
 
-    const fn settings(self, max: u32, subjects: usize, calls: usize) -> NodeSettings {
-        let Self { coalesces, remembers_denials, lease, .. } = self;
-        NodeSettings { max, subjects, tasks: TASKS, calls, lease, coalesces, remembers_denials }
+impl NodeSettings {
+    const fn new(
+        (coalesces, caches_denials, lease): (bool, bool, u32),
+        max: u32,
+        subjects: usize,
+        calls: usize,
+    ) -> Self {
+        Self { max, subjects, calls, coalesces, caches_denials, lease }
     }
 }
 
 /// Runs all nodes, and cuts their connections up to `cuts` times. Returns their combined results
-/// with the time of the slowest node, and the number of cuts that were made.
+/// with the time of the slowest node.
 async fn run(
     settings: NodeSettings,
     nodes: usize,
     are_clocks_off: bool,
     cuts: usize,
-) -> Result<(NodeResult, usize), Box<dyn Error>> {
+) -> Result<NodeResult> {
     let server = Server::start()?;
     let monitor = server.monitor().await?;
     let mut running = Vec::new();
@@ -212,23 +165,28 @@ async fn run(
         running.push(Node::start(&server, settings, clock).await?);
     }
     for node in &mut running {
-        node.go().await?;
+        node.input()?.write_all(b"go\n").await?;
     }
-    let made = Arc::new(AtomicUsize::new(0));
-    let trouble = tokio::spawn(trouble(monitor, cuts, Arc::clone(&made)));
-    let mut all = NodeResult { admitted: vec![0; settings.subjects], ..NodeResult::default() };
+    let faults = tokio::spawn(cut(monitor, cuts));
+    let mut all = NodeResult { allowed: vec![0; settings.subjects], ..NodeResult::default() };
     for node in &mut running {
-        let NodeResult { seconds, failed, admitted } = node.line().await?.parse()?;
-        all.seconds = all.seconds.max(seconds);
-        all.failed += failed;
-        all.admitted.iter_mut().zip(admitted).for_each(|(sum, count)| *sum += count);
+        all.add(serde_json::from_str(&node.line().await?)?);
     }
-    trouble.abort();
-    Ok((all, made.load(Ordering::Relaxed)))
+    faults.abort();
+    Ok(all)
+}
+
+impl NodeResult {
+    /// Adds the result of another node or task.
+    fn add(&mut self, other: Self) {
+        self.seconds = self.seconds.max(other.seconds);
+        self.failed += other.failed;
+        self.allowed.iter_mut().zip(other.allowed).for_each(|(sum, count)| *sum += count);
+    }
 }
 
 /// Cuts all connections and flushes the scripts, repeatedly.
-async fn trouble(mut monitor: Monitor, cuts: usize, made: Arc<AtomicUsize>) {
+async fn cut(mut monitor: Monitor, cuts: usize) {
     let mut ticks = interval(CUT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
@@ -237,9 +195,7 @@ async fn trouble(mut monitor: Monitor, cuts: usize, made: Arc<AtomicUsize>) {
         if cut % 2 == 0 {
             let _ = monitor.ask("SCRIPT FLUSH").await;
         }
-        if monitor.kill_connections().await.is_ok() {
-            made.fetch_add(1, Ordering::Relaxed);
-        }
+        let _ = monitor.kill_connections().await;
     }
 }
 
@@ -251,28 +207,7 @@ struct Node {
 
 impl Node {
     /// Starts a node, and waits until it is connected. Its clock differs by `clock` seconds.
-    ///
-    /// faketime creates a semaphore that is named after the process id. If a process has left such
-    /// a semaphore behind, faketime does not start under the same id again. Another attempt gets
-    /// another id.
-    async fn start(
-        server: &Server,
-        settings: NodeSettings,
-        clock: i64,
-    ) -> Result<Self, Box<dyn Error>> {
-        for _ in 1..STARTS {
-            if let Ok(node) = Self::start_once(server, settings, clock).await {
-                return Ok(node);
-            }
-        }
-        Self::start_once(server, settings, clock).await
-    }
-
-    async fn start_once(
-        server: &Server,
-        settings: NodeSettings,
-        clock: i64,
-    ) -> Result<Self, Box<dyn Error>> {
+    async fn start(server: &Server, settings: NodeSettings, clock: i64) -> Result<Self> {
         let program = std::env::current_exe()?;
         let mut command = match clock {
             0 => Command::new(program),
@@ -284,24 +219,92 @@ impl Node {
                 command
             }
         };
-        command.args(["node", &server.url(0)]).args(settings.to_string().split(' '));
+        command.args(["node", &server.url(0), &serde_json::to_string(&settings)?]);
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let lines = BufReader::new(process.stdout.take().ok_or("its output is piped")?).lines();
         let mut node = Self { process, lines };
-        let ready = node.line().await?;
-        ready.strip_prefix("ready ").ok_or_else(|| format!("a node is not ready: {ready:?}"))?;
-        Ok(node)
+        match node.line().await?.as_str() {
+            "ready" => Ok(node),
+            line => Err(format!("a node is not ready: {line:?}").into()),
+        }
     }
 
-    async fn go(&mut self) -> Result<(), Box<dyn Error>> {
-        let input = self.process.stdin.as_mut().ok_or("its input is piped")?;
-        Ok(input.write_all(b"go\n").await?)
+    fn input(&mut self) -> Result<&mut tokio::process::ChildStdin> {
+        Ok(self.process.stdin.as_mut().ok_or("its input is piped")?)
     }
 
     /// Returns the next line that the node prints.
-    async fn line(&mut self) -> Result<String, Box<dyn Error>> {
+    async fn line(&mut self) -> Result<String> {
         let line = timeout(PATIENCE, self.lines.next_line()).await??;
         Ok(line.ok_or("a node ended without a line")?)
     }
+}
+
+/// Runs this process as a node. Once it is connected, it prints `ready`. It then waits for a line,
+/// makes its requests, and prints the result.
+pub(crate) fn node(url: &str, settings: &str) -> Result {
+    let settings: NodeSettings = serde_json::from_str(settings)?;
+    super::run(async {
+        let store = RedisStore::builder(url)
+            .connections(2)
+            .lease(settings.lease)
+            .coalesce(settings.coalesces)
+            .local_denial(settings.caches_denials)
+            // The wait is long, so that no call fails because the machine is busy.
+            .connection_wait(Duration::from_secs(5))
+            .connect()
+            .await?;
+        println!("ready");
+        stdin().read_line(&mut String::new())?;
+        println!("{}", serde_json::to_string(&work(store, settings).await?)?);
+        Ok(())
+    })
+}
+
+async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult> {
+    // Shorter windows could end during the run.
+    let periods = Period::NAMED.into_iter().filter(|period| *period > Period::MINUTE);
+    let limits = periods.map(|period| Limit::new(settings.max.into(), period));
+    let policy = Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?;
+    let subjects: Arc<Vec<Subject>> =
+        Arc::new((0..settings.subjects).map(|n| Subject::user(&n.to_string())).collect());
+    let mut all = NodeResult { allowed: vec![0; settings.subjects], ..NodeResult::default() };
+    let (elapsed, done) = time_async(async {
+        let ask = |first| {
+            ask(store.clone(), policy.clone(), Arc::clone(&subjects), first, settings.calls)
+        };
+        let tasks: Vec<_> = (0..TASKS).map(|first| tokio::spawn(ask(first))).collect();
+        for task in tasks {
+            all.add(task.await?);
+        }
+        Ok::<_, Box<dyn std::error::Error>>(())
+    })
+    .await;
+    done?;
+    Ok(NodeResult { seconds: elapsed.as_secs_f64(), ..all })
+}
+
+/// Makes requests for each subject in turn.
+async fn ask(
+    store: RedisStore,
+    policy: Policy,
+    subjects: Arc<Vec<Subject>>,
+    first: usize,
+    calls: usize,
+) -> NodeResult {
+    let (namespace, mut result) = (Namespace::default(), NodeResult::default());
+    result.allowed = vec![0; subjects.len()];
+    for call in first..first + calls {
+        let place = call % subjects.len();
+        let parts = [Part::new(&subjects[place], &policy, Cost::ONE)];
+        match store.decide(DecideRequest::new(&namespace, &parts, Mode::Check)).await {
+            Ok(decision) => result.allowed[place] += decision.granted(),
+            Err(_) => result.failed += 1,
+        }
+        // Cached denials are decided without waiting. Without a yield, the other tasks would not
+        // run.
+        tokio::task::yield_now().await;
+    }
+    result
 }

@@ -1,4 +1,3 @@
-use std::error::Error;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -7,6 +6,8 @@ use std::time::Duration;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
+
+use crate::Result;
 
 /// A redis-server process for this measurement. It has its own port and folder, writes nothing to
 /// disk, and is killed at the end.
@@ -20,12 +21,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server and waits until it accepts connections.
-    pub(crate) fn start() -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn start() -> Result<Self> {
         Self::start_with(&[])
     }
 
     /// Starts a server with further arguments.
-    pub(super) fn start_with(arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn start_with(arguments: &[&str]) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let folder = tempfile::tempdir()?;
         let child = Command::new("redis-server")
@@ -66,34 +67,16 @@ impl Server {
     }
 
     /// Opens a connection for monitoring, separate from those that are measured.
-    pub(crate) async fn monitor(&self) -> Result<Monitor, Box<dyn Error>> {
+    pub(crate) async fn monitor(&self) -> Result<Monitor> {
         Ok(Monitor(self.connect(0).await?))
-    }
-
-    /// Returns the memory in bytes of all keys whose names contain `id`. It includes names, values
-    /// and table slots, but not the table of expiries.
-    pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
-        let mut connection = self.connect(database).await?;
-        let mut bytes = 0;
-        for key in keys(&mut connection, id).await? {
-            let mut usage = redis::cmd("MEMORY");
-            // With `SAMPLES 0`, all members are counted instead of a sample.
-            usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
-            bytes += usage.query_async::<u64>(&mut connection).await?;
-        }
-        Ok(bytes)
     }
 
     /// Copies the keys whose names contain `id`. Each of `others` replaces the id in the names of
     /// one copy.
-    pub(super) async fn copy(
-        &self,
-        database: usize,
-        id: &str,
-        others: impl Iterator<Item = String>,
-    ) -> Result<(), Box<dyn Error>> {
-        let mut connection = self.connect(database).await?;
-        let keys = keys(&mut connection, id).await?;
+    pub(super) async fn copy(&self, id: &str, others: impl Iterator<Item = String>) -> Result {
+        let mut connection = self.connect(0).await?;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg(format!("*{id}*")).query_async(&mut connection).await?;
         for other in others {
             for key in &keys {
                 let mut copy = redis::cmd("COPY");
@@ -105,31 +88,10 @@ impl Server {
     }
 
     /// Opens a connection like those of our store, but without a timer for each command.
-    pub(super) async fn connect(
-        &self,
-        database: usize,
-    ) -> Result<MultiplexedConnection, Box<dyn Error>> {
+    pub(super) async fn connect(&self, database: usize) -> Result<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let client = redis::Client::open(self.url(database))?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
-    }
-}
-
-/// Returns all keys whose names contain `id`.
-async fn keys(
-    connection: &mut MultiplexedConnection,
-    id: &str,
-) -> Result<Vec<String>, Box<dyn Error>> {
-    let (mut cursor, mut all) = (0_u64, Vec::new());
-    loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(format!("*{id}*"));
-        let (next, keys): (u64, Vec<String>) = scan.query_async(connection).await?;
-        all.extend(keys);
-        if next == 0 {
-            return Ok(all);
-        }
-        cursor = next;
     }
 }
 
@@ -143,16 +105,13 @@ impl Drop for Server {
 pub(crate) struct Monitor(MultiplexedConnection);
 
 impl Monitor {
-    pub(super) async fn forget_commands(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) async fn forget_commands(&mut self) -> Result {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
     /// Returns the number of calls of these commands since the statistics were reset, and the µs
     /// that the calls took.
-    pub(super) async fn commands(
-        &mut self,
-        commands: &[&str],
-    ) -> Result<(f64, f64), Box<dyn Error>> {
+    pub(super) async fn commands(&mut self, commands: &[&str]) -> Result<(f64, f64)> {
         let mut sums = (0.0, 0.0);
         for command in commands {
             let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
@@ -168,19 +127,19 @@ impl Monitor {
     }
 
     /// Returns the number of bytes that the server has allocated.
-    pub(super) async fn memory(&mut self) -> Result<f64, Box<dyn Error>> {
+    pub(super) async fn memory(&mut self) -> Result<f64> {
         Ok(self.info("memory", "used_memory").await?.parse()?)
     }
 
     /// Closes all connections except this one.
-    pub(super) async fn kill_connections(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) async fn kill_connections(&mut self) -> Result {
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
         Ok(kill.query_async(&mut self.0).await?)
     }
 
     /// Runs a command. Spaces separate its words.
-    pub(crate) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
+    pub(crate) async fn ask(&mut self, words: &str) -> Result<String> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());
         for word in words {
@@ -190,7 +149,7 @@ impl Monitor {
     }
 
     /// Returns the processor time of the server since its start.
-    pub(crate) async fn processor_time(&mut self) -> Result<Duration, Box<dyn Error>> {
+    pub(crate) async fn processor_time(&mut self) -> Result<Duration> {
         let mut sum = 0.0;
         for kind in ["used_cpu_user", "used_cpu_sys"] {
             sum += self.info("cpu", kind).await?.parse::<f64>()?;
@@ -198,7 +157,7 @@ impl Monitor {
         Ok(Duration::from_secs_f64(sum))
     }
 
-    async fn info(&mut self, section: &str, field: &str) -> Result<String, Box<dyn Error>> {
+    async fn info(&mut self, section: &str, field: &str) -> Result<String> {
         let info: String = redis::cmd("INFO").arg(section).query_async(&mut self.0).await?;
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         Ok(value.ok_or_else(|| format!("INFO has no {field}"))?.to_owned())

@@ -3,8 +3,8 @@
 -- KEYS  one counter for each limit
 -- ARGV  the max of each limit, then the period of each limit in ms
 --
--- Returns  1 if the request is allowed or 0, and for each limit its count and the ms until its
--- window ends
+-- Its callers add a line that returns `reply`: 1 if the request is allowed or 0, and for each limit
+-- its count and the ms until its window ends
 local count = #KEYS
 local reply = { 1 }
 local counts = redis.call('MGET', unpack(KEYS))
@@ -22,4 +22,3 @@ for i = 1, count do
   reply[2 * i] = counts[i]
   reply[2 * i + 1] = redis.call('PTTL', KEYS[i])
 end
-return reply
