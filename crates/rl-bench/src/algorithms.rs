@@ -37,17 +37,6 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
     format!("{max}{rest}")
 }
 
-/// Parses limits into a policy.
-pub(crate) fn policy<S: AsRef<str>>(limits: impl IntoIterator<Item = S>) -> Result<Policy> {
-    let limits = limits.into_iter().map(|text| text.as_ref().parse());
-    Ok(Policy::new(limits.collect::<Result<Vec<Limit>, _>>()?)?)
-}
-
-/// Returns a policy with this maximum for each of six periods.
-pub(crate) fn six_periods(max: [u32; 6]) -> Result<Policy> {
-    policy(max.iter().zip(Period::NAMED).map(|(max, period)| format!("{max}/{period}")))
-}
-
 /// A row of a table: limits that one decision checks together.
 #[derive(Debug)]
 pub(crate) struct Row {

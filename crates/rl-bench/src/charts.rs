@@ -1,5 +1,5 @@
 //! Line charts for the documents. The first column of a table is on the horizontal axis, and each
-//! further column is a line. The first line is ours. Both axes are logarithmic.
+//! further column is a line with its name at its end. The first line is ours.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,31 @@ use crate::report::{Cell, Table};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
-/// The edges of the plot, in px. The names of the lines are on the right.
+/// The edges of the plot, in px. The names are on the right.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = WIDTH - 214.0;
 const TOP: f64 = 92.0;
 const BOTTOM: f64 = 344.0;
+/// The minimum distance between names, in px.
+const NAME: f64 = 17.0;
 
 /// Colours for light and dark pages. The background is painted, so that text is readable on both.
 const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
-.ground{fill:#fff}.grid{stroke:#d1d9e0}.strong{fill:#1f2328;font-weight:600}
+.ground{fill:#fff}.grid{stroke:#d1d9e0}.axis{stroke:#818b98}.strong{fill:#1f2328;font-weight:600}
 path{fill:none}.line{stroke-width:2;stroke-linejoin:round}
-.c0{stroke:#0969da}.f0{fill:#0969da}.c1{stroke:#bc4c00}.f1{fill:#bc4c00}
-.c2{stroke:#8250df}.f2{fill:#8250df}.c3{stroke:#1a7f37}.f3{fill:#1a7f37}
-@media(prefers-color-scheme:dark){text{fill:#9198a1}.name,.strong{fill:#f0f6fc}
-.ground{fill:#0d1117}.grid{stroke:#3d444d}
-.c0{stroke:#4493f8}.f0{fill:#4493f8}.c1{stroke:#f0883e}.f1{fill:#f0883e}
-.c2{stroke:#ab7df8}.f2{fill:#ab7df8}.c3{stroke:#3fb950}.f3{fill:#3fb950}}";
+.ours{stroke-width:3}
+.c0{stroke:#0969da}.f0{fill:#0969da}.c1{stroke:#bc4c00}.f1{fill:#bc4c00}.c2{stroke:#8250df}.f2{fill:#8250df}
+.c3{stroke:#1a7f37}.f3{fill:#1a7f37}.c4{stroke:#bf3989}.f4{fill:#bf3989}.c5{stroke:#59636e}.f5{fill:#59636e}
+@media(prefers-color-scheme:dark){text{fill:#9198a1}.name,.strong{fill:#f0f6fc}.ground{fill:#0d1117}
+.grid{stroke:#3d444d}.axis{stroke:#656c76}
+.c0{stroke:#4493f8}.f0{fill:#4493f8}.c1{stroke:#f0883e}.f1{fill:#f0883e}.c2{stroke:#ab7df8}.f2{fill:#ab7df8}
+.c3{stroke:#3fb950}.f3{fill:#3fb950}.c4{stroke:#db61a2}.f4{fill:#db61a2}.c5{stroke:#9198a1}.f5{fill:#9198a1}}";
 
-/// The texts of a chart.
+/// The number of colours.
+const COLOURS: usize = 6;
+
+/// The texts and scales of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chart {
     /// The name of its file.
@@ -37,7 +43,12 @@ pub(crate) struct Chart {
     pub(crate) note: &'static str,
     /// The quantity on the vertical axis, with its unit.
     pub(crate) unit: &'static str,
+    /// Whether both axes are logarithmic. A linear axis begins at 0.
+    pub(crate) is_logarithmic: bool,
 }
+
+/// A line, and its points.
+type Line<'a> = (&'a str, Vec<(f64, f64)>);
 
 impl Chart {
     /// Draws the columns of a table, and prints the link to the chart.
@@ -49,56 +60,90 @@ impl Chart {
     }
 
     fn svg(&self, table: &Table) -> String {
-        let lines: Vec<Vec<(f64, f64)>> =
-            (1..table.columns.len()).map(|column| points(table, column)).collect();
-        let all = || lines.iter().flatten();
-        let columns: Vec<f64> = table.rows.iter().filter_map(|row| number(row.first()?)).collect();
-        let low = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
-        let ticks = ticks(low, all().map(|point| point.1).fold(0.0, f64::max));
-        let x = scale(&columns, LEFT + 12.0, RIGHT - 12.0);
-        let y = scale(&ticks, BOTTOM, TOP);
+        let lines = lines(table);
+        let span = |of: fn(&(f64, f64)) -> f64| {
+            let all = lines.iter().flat_map(|(_, points)| points).map(of);
+            all.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let (xs, ys) = (span(|point| point.0), span(|point| point.1));
+        let ticks = ticks(self.is_logarithmic, ys);
+        let x = self.scale(xs, LEFT + 12.0, RIGHT - 12.0);
+        let y = self.scale((ticks[0], ticks[ticks.len() - 1]), BOTTOM, TOP);
 
-        let mut svg = self.head(table, &lines);
-        for tick in &ticks {
-            let (at, text, name) = (y(*tick), y(*tick) + 4.5, label(*tick));
+        let mut svg = self.head(&describe(&lines));
+        for tick in ticks {
+            let (at, name) = (y(tick), label(tick));
+            let text = at + 4.5;
             let _ = writeln!(svg, r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/>"#);
             let _ = writeln!(svg, r#"<text x="56" y="{text:.1}" text-anchor="end">{name}</text>"#);
         }
-        for column in &columns {
-            let (at, below, name) = (x(*column), BOTTOM + 20.0, label(*column));
-            let text =
-                format!(r#"<text x="{at:.1}" y="{below}" text-anchor="middle">{name}</text>"#);
-            let _ = writeln!(svg, r#"<path class="grid" d="M{at:.1} {BOTTOM}v5"/>{text}"#);
+        for (value, _) in
+            lines.iter().max_by_key(|line| line.1.len()).map_or(&[][..], |line| &line.1)
+        {
+            let (at, name, below) = (x(*value), label(*value), BOTTOM + 20.0);
+            let _ = writeln!(svg, r#"<path class="axis" d="M{at:.1} {BOTTOM}v5"/>"#);
+            let _ = writeln!(
+                svg,
+                r#"<text x="{at:.1}" y="{below}" text-anchor="middle">{name}</text>"#
+            );
         }
-        for (number, points) in lines.iter().enumerate().rev() {
-            let points: Vec<_> = points.iter().map(|point| (x(point.0), y(point.1))).collect();
-            let path = points.iter().map(|(x, y)| format!("L{x:.1} {y:.1}")).collect::<String>();
-            let path = path.replacen('L', "M", 1);
-            let _ = writeln!(svg, r#"<path class="line c{number}" d="{path}"/>"#);
-            for (x, y) in points {
-                let _ =
-                    writeln!(svg, r#"<circle class="f{number}" cx="{x:.1}" cy="{y:.1}" r="3.5"/>"#);
+        let (middle, foot, below) =
+            ((LEFT + RIGHT) / 2.0, HEIGHT - 14.0, escape(&table.columns[0]));
+        let _ = writeln!(svg, r#"<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>"#);
+        let _ = writeln!(svg, r#"<text x="16" y="76">{}</text>"#, escape(self.unit));
+        let _ =
+            writeln!(svg, r#"<text x="{middle}" y="{foot}" text-anchor="middle">{below}</text>"#);
+        for (number, (_, points)) in lines.iter().enumerate().rev() {
+            let ours = if number == 0 { " ours" } else { "" };
+            let (mut path, mut marks) = (String::new(), String::new());
+            for (place, point) in points.iter().enumerate() {
+                let (x, y, step) = (x(point.0), y(point.1), if place == 0 { 'M' } else { 'L' });
+                let _ = write!(path, "{step}{x:.1} {y:.1}");
+                let class = number % COLOURS;
+                let _ = writeln!(
+                    marks,
+                    r#"<circle class="f{class}" cx="{x:.1}" cy="{y:.1}" r="3.5"/>"#
+                );
             }
-            let (name, at) = (escape(&table.columns[number + 1]), TOP + 22.0 * number as f64);
-            let (mark, text) = (RIGHT + 14.0, RIGHT + 38.0);
-            let strong = if number == 0 { r#" class="strong""# } else { "" };
-            let _ = writeln!(svg, r#"<path class="line c{number}" d="M{mark} {at}h18"/>"#);
-            let _ = writeln!(svg, r#"<text{strong} x="{text}" y="{}">{name}</text>"#, at + 4.5);
+            let _ = writeln!(svg, r#"<path class="line{ours} c{}" d="{path}"/>"#, number % COLOURS);
+            svg.push_str(&marks);
+        }
+        let ends: Vec<(f64, f64)> = lines
+            .iter()
+            .map(|(_, points)| points.last().map_or((RIGHT, TOP), |end| (x(end.0), y(end.1))))
+            .collect();
+        let places = apart(&ends.iter().map(|end| end.1).collect::<Vec<_>>());
+        for (number, ((name, _), ((from, end), place))) in
+            lines.iter().zip(ends.iter().zip(places)).enumerate()
+        {
+            let (class, strong) =
+                (number % COLOURS, if number == 0 { r#" class="strong""# } else { "" });
+            let (from, to, at, text) = (from + 5.0, RIGHT + 8.0, RIGHT + 13.0, place + 4.5);
+            let _ = writeln!(
+                svg,
+                r#"<path class="c{class}" stroke-opacity=".6" d="M{from:.1} {end:.1}L{to:.1} {place:.1}"/>"#
+            );
+            let _ =
+                writeln!(svg, r#"<text{strong} x="{at}" y="{text:.1}">{}</text>"#, escape(name));
         }
         svg + "</svg>\n"
     }
 
-    /// Returns the beginning of the chart, with its numbers as a text for screen readers.
-    fn head(&self, table: &Table, lines: &[Vec<(f64, f64)>]) -> String {
-        let mut described = String::new();
-        for (name, points) in table.columns.iter().skip(1).zip(lines) {
-            let points =
-                points.iter().map(|(x, y)| format!("{} at {}", Cell::Number(*y), label(*x)));
-            let _ = write!(described, "{name}: {}. ", points.collect::<Vec<_>>().join(", "));
+    /// Returns a function from numbers to px.
+    fn scale(&self, (low, high): (f64, f64), from: f64, to: f64) -> impl Fn(f64) -> f64 + use<> {
+        let is_logarithmic = self.is_logarithmic;
+        move |value| {
+            let part =
+                if is_logarithmic { (value / low).ln() / (high / low).ln() } else { value / high };
+            from + (to - from) * part
         }
-        let [title, note, unit] = [self.title, self.note, self.unit].map(escape);
-        let (described, below) = (escape(&described), escape(&table.columns[0]));
-        let (middle, foot) = ((LEFT + RIGHT) / 2.0, HEIGHT - 14.0);
+    }
+
+    /// Returns the beginning of the chart. `described` is a text with its numbers, for screen readers.
+    fn head(&self, described: &str) -> String {
+        let [title, note, described] = [self.title, self.note, described].map(escape);
         format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title desc">
 <title id="title">{title}</title>
@@ -107,8 +152,6 @@ impl Chart {
 <rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>
 <text class="name" x="16" y="28">{title}</text>
 <text x="16" y="50">{note}</text>
-<text x="16" y="76">{unit}</text>
-<text x="{middle}" y="{foot}" text-anchor="middle">{below}</text>
 "#
         )
     }
@@ -118,43 +161,78 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/charts")
 }
 
-const fn number(cell: &Cell) -> Option<f64> {
-    match cell {
-        Cell::Number(number) if number.is_finite() => Some(*number),
+/// Returns the columns of a table as lines. A cell without a number is no point.
+fn lines(table: &Table) -> Vec<Line<'_>> {
+    let number = |cell: Option<&Cell>| match cell {
+        Some(Cell::Number(number)) if number.is_finite() => Some(*number),
         _ => None,
+    };
+    let columns = table.columns.iter().enumerate().skip(1);
+    let points = |column| {
+        table
+            .rows
+            .iter()
+            .filter_map(move |row| Some((number(row.first())?, number(row.get(column))?)))
+    };
+    columns.map(|(column, name)| (name.as_str(), points(column).collect())).collect()
+}
+
+/// Returns round numbers for an axis, the last at or above `high`: for a linear axis about five from
+/// 0, for a logarithmic one the first at most `low`.
+fn ticks(is_logarithmic: bool, (low, high): (f64, f64)) -> Vec<f64> {
+    if !is_logarithmic {
+        let power = 10_f64.powi((high / 5.0).log10().floor() as i32);
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
+        let step = steps.into_iter().find(|step| high / step <= 5.0).unwrap_or(10.0 * power);
+        return (0..=(high / step).ceil() as u32).map(|n| f64::from(n) * step).collect();
     }
-}
-
-/// Returns the points of a column. A cell without a number is no point.
-fn points(table: &Table, column: usize) -> Vec<(f64, f64)> {
-    let point = |row: &Vec<Cell>| Some((number(row.first()?)?, number(row.get(column)?)?));
-    table.rows.iter().filter_map(point).collect()
-}
-
-/// Returns a logarithmic scale, which maps the first and the last of `numbers` to these px.
-fn scale(numbers: &[f64], from: f64, to: f64) -> impl Fn(f64) -> f64 + use<> {
-    let (low, high) = (numbers[0], numbers[numbers.len() - 1]);
-    move |number| from + (to - from) * (number / low).ln() / (high / low).ln()
-}
-
-/// Returns round numbers, the first at most `low` and the last at least `high`. They are powers of
-/// ten. If the axis spans few powers, 2 and 5 times each power are included.
-fn ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let steps: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-    let of_power = |power| steps.iter().map(move |step| step * 10_f64.powi(power));
-    let all: Vec<f64> = (first..=last).flat_map(of_power).collect();
+    let powers = first..=last;
+    let all: Vec<f64> =
+        powers.flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power))).collect();
     let from = all.iter().rposition(|tick| *tick <= low * 1.000_001).unwrap_or(0);
     let to = all.iter().position(|tick| *tick >= high * 0.999_999).unwrap_or(all.len() - 1);
-    all[from..=to.max(from + 1)].to_vec()
+    all[from..=to.max(from)].to_vec()
 }
 
-/// Formats a number for an axis: `0.5`, `250`, `1024`, `10 k`, `2 M`.
+/// Returns a position for the name of each line, close to the end of the line. The positions are
+/// moved apart so that no names overlap and no name is below the plot.
+fn apart(ends: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..ends.len()).collect();
+    order.sort_by(|one, other| ends[*one].total_cmp(&ends[*other]));
+    let mut places = ends.to_vec();
+    for pair in order.windows(2) {
+        places[pair[1]] = places[pair[1]].max(places[pair[0]] + NAME);
+    }
+    let mut most = BOTTOM;
+    for place in order.into_iter().rev() {
+        places[place] = places[place].min(most);
+        most = places[place] - NAME;
+    }
+    places
+}
+
+/// Returns the numbers of all lines as a text.
+fn describe(lines: &[Line<'_>]) -> String {
+    let points = |points: &[(f64, f64)]| {
+        let points = points.iter().map(|(x, y)| format!("{} at {}", Cell::Number(*y), label(*x)));
+        points.collect::<Vec<_>>().join(", ")
+    };
+    lines.iter().map(|line| format!("{}: {}. ", line.0, points(&line.1))).collect()
+}
+
+/// Formats a number for an axis: `0.5`, `250`, `1 024`, `10 k`, `2 M`.
 fn label(value: f64) -> String {
+    let short = |value: f64, unit: &str| {
+        let text = format!("{value:.2}");
+        format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+    };
     match value {
-        value if value >= 1e6 => format!("{} M", value / 1e6),
-        value if value >= 1e3 && value % 1e3 == 0.0 => format!("{} k", value / 1e3),
-        value => value.to_string(),
+        1_024.0 => "1 024".to_owned(),
+        value if value >= 1e6 => short(value / 1e6, " M"),
+        value if value >= 1e3 => short(value / 1e3, " k"),
+        value => short(value, ""),
     }
 }
 
@@ -170,19 +248,26 @@ mod tests {
     #[test]
     fn every_number_is_marked_and_every_line_is_named() {
         let mut table = Table::new("cost", ["subjects", "ours & all", "theirs"]);
-        for row in [[1.0, 25.0, 26.0], [1e4, 40.0, f64::NAN], [1e7, 310.5, 500.0]] {
-            table.row(row.map(Cell::Number));
+        for (x, ours, theirs) in [(1.0, 25.0, 26.0), (1e4, 40.0, f64::NAN), (1e7, 310.5, 500.0)] {
+            table.row([x, ours, theirs].map(Cell::Number));
         }
         let (name, title, note, unit) = ("subjects", "Cost", "note", "ns");
-        let svg = Chart { name, title, note, unit }.svg(&table);
+        let svg = Chart { name, title, note, unit, is_logarithmic: true }.svg(&table);
         assert_eq!(svg.matches("<circle ").count(), 5);
         assert!(svg.contains(">ours &amp; all</text>") && svg.contains(">10 M</text>"), "{svg}");
     }
 
     #[test]
     fn ticks_are_round_and_enclose_the_numbers() {
-        assert_eq!(ticks(23.0, 310.0), [20.0, 50.0, 100.0, 200.0, 500.0]);
-        assert_eq!(ticks(10.0, 1e6), [10.0, 100.0, 1e3, 1e4, 1e5, 1e6]);
+        assert_eq!(ticks(true, (23.0, 310.0)), [20.0, 50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(true, (10.0, 1e6)), [10.0, 100.0, 1e3, 1e4, 1e5, 1e6]);
+        assert_eq!(ticks(false, (1.0, 9.3)), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
+
+    #[test]
+    fn names_do_not_overlap_and_stay_beside_the_plot() {
+        let places = apart(&[344.0, 100.0, 101.0, 343.0]);
+        assert_eq!(places, [BOTTOM, 100.0, 117.0, BOTTOM - NAME]);
     }
 
     #[test]

@@ -36,13 +36,13 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
-type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// A measurement: its name, its description, and the function that runs it.
 type Measurement = (&'static str, &'static str, fn(&mut Report) -> Result);
 
 #[rustfmt::skip]
-static MEASUREMENTS: [Measurement; 19] = [
+const MEASUREMENTS: [Measurement; 19] = [
     ("memory-others", "decisions in this process beside other limiters", memory::others),
     ("memory-space", "bytes of a subject, and allocations of a decision", memory::space),
     ("memory-algorithms", "each algorithm beside a limiter for it alone", memory::algorithms),
@@ -87,7 +87,7 @@ struct Options {
 }
 
 impl Options {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+    fn parse(mut words: impl Iterator<Item = String>) -> std::result::Result<Self, String> {
         let mut options = Self::default();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -158,7 +158,7 @@ fn measure(options: Options) -> Result {
 mod tests {
     use super::*;
 
-    fn parse(words: &str) -> Result<Options, String> {
+    fn parse(words: &str) -> std::result::Result<Options, String> {
         Options::parse(words.split_whitespace().map(str::to_owned))
     }
 

@@ -67,11 +67,9 @@ impl Estimate {
         let [low, high] = [0.025, 0.975].map(|q| quantile(&medians, q));
         Self { median: median(samples.to_vec()), low, high }
     }
-}
 
-/// A count, which does not vary.
-impl From<f64> for Estimate {
-    fn from(count: f64) -> Self {
+    /// Returns an estimate of a count, which does not vary.
+    pub(crate) const fn exact(count: f64) -> Self {
         Self { median: count, low: count, high: count }
     }
 }

@@ -11,14 +11,15 @@ use std::thread;
 pub(crate) use algorithms::measure as algorithms;
 pub(crate) use counting::measure as counting;
 pub(crate) use growth::measure as growth;
-use limiters::{ENDLESS, Keys, Limiter, OTHERS, ours, ours_of, parts as of_parts, uniform, zipf};
+use limiters::{
+    ENDLESS, Keys, Limiter, OTHERS, ours, ours_of, parts as of_parts, policy_of_six, uniform, zipf,
+};
+use rl_core::Policy;
 use stats_alloc::Region;
 
 use crate::Result;
-use crate::algorithms::{policy, six_periods};
-use crate::measure::{Race, time, time_on_processor};
-use crate::report::Bound::{AtLeast, AtMost};
-use crate::report::{Report, Table};
+use crate::measure::{Estimate, Race, time, time_on_processor};
+use crate::report::{Bound, Report, Table};
 
 /// A number of keys that does not fit into the processor's caches.
 const MANY: usize = 1_000_000;
@@ -54,8 +55,6 @@ pub(crate) fn others(report: &mut Report) -> Result {
         "a million, Zipf 0.99",
         "a million at random",
     ];
-    const DENIED: usize = 1;
-    const TWO_THREADS: usize = 2;
     let keys = Keys::new(report.size(MANY, 10 * FEW));
     let many = keys.order.len();
     let slices = |subjects| (0..).take(SLICES).map(|seed| uniform(subjects, BLOCK, seed)).collect();
@@ -71,16 +70,17 @@ pub(crate) fn others(report: &mut Report) -> Result {
     ];
     let mut races = Vec::new();
     for (column, (subjects, slices)) in visits.iter().enumerate() {
-        let max = if column == DENIED { SCARCE } else { ENDLESS };
+        let (is_denied, threads) = (column == 1, if column == 2 { 2 } else { 1 });
+        let max = if is_denied { SCARCE } else { ENDLESS };
         let mut limiters = vec![Some(ours(max, *subjects))];
         limiters.extend(OTHERS.iter().map(|other| {
             (*subjects <= other.subjects).then(|| (other.new)(&keys, max, *subjects))
         }));
-        let all_keys: Vec<u32> = (0..).take(*subjects).collect();
+        let everybody: Vec<u32> = (0..).take(*subjects).collect();
         for limiter in limiters.iter().flatten() {
             // These visits create the entries, or use up the limit.
-            for _ in 0..SCARCE {
-                limiter(&keys, &all_keys);
+            for _ in 0..if is_denied { SCARCE } else { 1 } {
+                limiter(&keys, &everybody);
             }
         }
         let mut race = Race::new(limiters.len());
@@ -92,12 +92,16 @@ pub(crate) fn others(report: &mut Report) -> Result {
             if *subjects > 10 * FEW {
                 limiter(&keys, &slices[(turn.round + 1) % slices.len()][..BEFORE.min(length)]);
             }
-            let nanos = if column == TWO_THREADS {
-                time(|| by_threads(limiter, &keys, slice)).0.as_secs_f64() * 1e9 / length as f64
-            } else {
-                block(limiter, &keys, slice, column != DENIED)
-            };
-            race.record(turn, [nanos]);
+            race.record(
+                turn,
+                [match threads {
+                    1 => block(limiter, &keys, slice, !is_denied),
+                    _ => {
+                        1e9 / length as f64
+                            * time(|| by_threads(limiter, &keys, slice)).0.as_secs_f64()
+                    }
+                }],
+            );
         }
         races.push(race);
     }
@@ -120,7 +124,7 @@ pub(crate) fn others(report: &mut Report) -> Result {
         let place =
             1 + OTHERS.iter().position(|other| other.name == name).ok_or("no such limiter")?;
         let what = format!("six periods, {}: rate beside {name}", COLUMNS[column]);
-        report.goal(what, AtLeast(floor), races[column].multiple(place, 0, 0));
+        report.goal(&what, Bound::AtLeast(floor), "times", races[column].multiple(place, 0, 0));
     }
     Ok(())
 }
@@ -145,9 +149,8 @@ pub(crate) fn space(report: &mut Report) -> Result {
         (other.new)(&keys, ENDLESS, count)
     };
     let mut table = Table::new(&format!("bytes of a subject, of {count}"), ["", "bytes"]);
-    let gcra = policy(["90000000/hour:gcra"])?;
-    type New<'a> = &'a dyn Fn() -> Limiter;
-    let cases: [(&str, New<'_>, Option<f64>); 4] = [
+    let gcra = Policy::new(["90000000/hour:gcra".parse()?])?;
+    let cases: [(&str, &dyn Fn() -> Limiter, Option<f64>); 4] = [
         ("ours, six periods", &|| ours(ENDLESS, count), Some(112.0)),
         ("ours, one GCRA", &|| ours_of(&gcra, 2 * count), Some(256.0)),
         ("governor, one", &|| other("governor, one"), None),
@@ -162,7 +165,12 @@ pub(crate) fn space(report: &mut Report) -> Result {
             change.bytes_allocated.saturating_sub(change.bytes_deallocated) as f64 / count as f64;
         table.row([name.into(), bytes.into()]);
         if let Some(bound) = bound {
-            report.goal(format!("{name}: bytes of a subject"), AtMost(bound), bytes);
+            report.goal(
+                &format!("{name}: bytes of a subject"),
+                Bound::AtMost(bound),
+                "bytes",
+                Estimate::exact(bytes),
+            );
         }
     }
     report.table(table);
@@ -180,7 +188,12 @@ pub(crate) fn space(report: &mut Report) -> Result {
         let change = region.change();
         let each = (change.allocations + change.reallocations) as f64 / visits.len() as f64;
         table.row([name.into(), each.into()]);
-        report.goal(format!("{name}: allocations"), AtMost(bound), each);
+        report.goal(
+            &format!("{name}: allocations"),
+            Bound::AtMost(bound),
+            "",
+            Estimate::exact(each),
+        );
     }
     report.table(table);
     Ok(())
@@ -210,7 +223,12 @@ pub(crate) fn parts(report: &mut Report) -> Result {
         ]);
     }
     report.table(table);
-    report.goal("three parts: time beside one part", AtMost(3.5), race.multiple(2, 1, 0));
+    report.goal(
+        "three parts: time beside one part",
+        Bound::AtMost(3.5),
+        "times",
+        race.multiple(2, 1, 0),
+    );
     Ok(())
 }
 
@@ -221,7 +239,7 @@ pub(crate) fn flood(report: &mut Report) -> Result {
     let capacity = report.size(MANY, ROUND);
     let mut max = [ENDLESS; 6];
     max[2] = 3;
-    let flooded = ours_of(&six_periods(max)?, capacity);
+    let flooded = ours_of(&policy_of_six(max)?, capacity);
     let quiet = ours(ENDLESS, capacity);
     let invent = |from: usize, count: usize| {
         Keys::named((from..from + count).map(|n| format!("invented-{n:09}")))
@@ -258,9 +276,20 @@ pub(crate) fn flood(report: &mut Report) -> Result {
         table.row([name.into(), race.median(place, 0).into()]);
     }
     report.table(table);
-    report.goal("a flood: memory beyond that of a full store", AtMost(10.0), growth);
-    report.goal("a flood: a denied subject passes", AtMost(0.0), freed as f64);
-    report.goal("a flood: rate beside none", AtLeast(0.5), race.multiple(1, 0, 0));
+    let count = |value| Estimate::exact(value);
+    report.goal(
+        "a flood: memory beyond that of a full store",
+        Bound::AtMost(10.0),
+        "%",
+        count(growth),
+    );
+    report.goal(
+        "a flood: a denied subject passes",
+        Bound::AtMost(0.0),
+        "times",
+        count(freed as f64),
+    );
+    report.goal("a flood: rate beside none", Bound::AtLeast(0.5), "times", race.multiple(1, 0, 0));
     Ok(())
 }
 

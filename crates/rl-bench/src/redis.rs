@@ -14,23 +14,21 @@ mod usual;
 
 use std::sync::Arc;
 
-use candidate::{Candidate, ENDLESS, store};
+use candidate::{Candidate, ENDLESS, six, store};
 use load::{
     CALLS, CLIENT, COMMAND, Load, PRESSED, Rounds, SECONDS, SERVER, SHOWN, count_allowed, rounds,
     too_many,
 };
 pub(crate) use nodes::node;
 use rl_core::store::Layout;
-use rl_core::{Limit, Period};
+use rl_core::{Limit, Period, Policy};
 pub(crate) use server::Server;
-use usual::Script;
+use usual::{SIX_KEYS, Usual};
 
 use crate::Result;
-use crate::algorithms::{policy, six_periods};
 use crate::charts::Chart;
 use crate::measure::Estimate;
-use crate::report::Bound::{AtLeast, AtMost};
-use crate::report::{Report, Table};
+use crate::report::{Bound, Report, Table};
 
 /// The loads, each of about 0.1 s.
 const LOADS: [Load; 5] = [
@@ -85,29 +83,24 @@ const EXTENSIBLE: usize = 7;
 /// Creates the candidates with limits of `max`. They use different databases, from the number
 /// `first` on.
 async fn candidates(server: &Server, first: usize, max: u32) -> Result<Vec<Candidate>> {
-    let windows = Script::windows(max.into(), &Period::NAMED.map(Period::as_millis));
-    let gcra = Script::of("GCRA", Limit::per_month(max)).ok_or("no script of GCRA")?;
-    let gcra = Script { name: "the usual script of GCRA, one period", ..gcra };
-    let ours = async |name, place| -> Result<Candidate> {
-        Ok(Candidate::ours(
-            name,
-            store(server, first + place).connect().await?,
-            six_periods([max; 6])?,
-        ))
-    };
+    let six_periods = Period::NAMED.map(Period::as_millis);
+    let gcra = Usual::of("GCRA").ok_or("no script of GCRA")?;
+    let ours = async |place| store(server, first + place).connect().await;
     let readable = store(server, first + 7).layout(Layout::Readable).connect().await?;
-    Ok(vec![
-        ours("ours, six periods", 0).await?,
-        Candidate::incr(server, first + 1).await?,
-        Candidate::ping(server).await?,
-        Candidate::script(server, first + 2, Script::empty()).await?,
-        Candidate::script(server, first + 3, gcra).await?,
-        Candidate::script(server, first + 4, windows).await?,
+    let mut all = vec![
+        Candidate::ours("ours, six periods", ours(0).await?, six(max)?),
+        Candidate::command(server, first + 1, "INCR", (&["incr"], true)).await?,
+        Candidate::command(server, first + 1, "PING", (&["ping"], false)).await?,
+        Candidate::return_1(server, first + 2).await?,
+        Candidate::usual(server, first + 3, gcra, Limit::per_month(max)).await?,
+        Candidate::key_per_limit(server, first + 4, SIX_KEYS, max.into(), &six_periods).await?,
         Candidate::read_then_count(server, first + 5, max).await?,
         Candidate::actix_extensible(server, first + 6, max).await?,
-        Candidate::ours("ours, readable layout", readable, six_periods([max; 6])?),
-        ours("ours, again: the noise", 8).await?,
-    ])
+        Candidate::ours("ours, readable layout", readable, six(max)?),
+        Candidate::ours("ours, again: the noise", ours(8).await?, six(max)?),
+    ];
+    all[GCRA].name = "the usual script of GCRA, one period".to_owned();
+    Ok(all)
 }
 
 /// Compares our store with plain commands and other limiters, by the number of requests in flight.
@@ -176,6 +169,7 @@ fn show_others(
         title: "Decisions on one Redis, by requests in flight",
         note: "One connection each, one thread for all clients, 10 000 subjects in turn.",
         unit: "decisions per second",
+        is_logarithmic: true,
     };
     report.chart(&chart, by_in_flight)?;
     let beside = |place, quantity| shown.multiple(place, OURS, quantity);
@@ -187,10 +181,15 @@ fn show_others(
         ("actix-extensible-rate-limit, one period", 1.0, beside(EXTENSIBLE, SECONDS)),
         ("actix-limitation, one period", 10.0, connecting.multiple(1, OURS, SECONDS)),
     ] {
-        report.goal(format!("six periods on Redis: rate beside {what}"), AtLeast(floor), measured);
+        report.goal(
+            &format!("six periods on Redis: rate beside {what}"),
+            Bound::AtLeast(floor),
+            "times",
+            measured,
+        );
     }
     let latency = by_load[ONE_BY_ONE].multiple(OURS, PING, SECONDS);
-    report.goal("one at a time on Redis: time beside PING", AtMost(1.25), latency);
+    report.goal("one at a time on Redis: time beside PING", Bound::AtMost(1.25), "times", latency);
     Ok(())
 }
 
@@ -210,10 +209,10 @@ pub(crate) fn shortcuts(report: &mut Report) -> Result {
     run(async {
         let server = Server::start()?;
         let mut monitors = [server.monitor().await?];
-        let incr = Arc::new(Candidate::incr(&server, 1).await?);
+        let incr = Arc::new(Candidate::command(&server, 1, "INCR", (&["incr"], true)).await?);
         let ours = async |database, max, lease| -> Result<Arc<Candidate>> {
             let store = store(&server, database).lease(lease).connect().await?;
-            Ok(Arc::new(Candidate::ours("ours", store, six_periods([max; 6])?)))
+            Ok(Arc::new(Candidate::ours("ours", store, six(max)?)))
         };
         let [hot, flood, leased] = [
             ours(2, ENDLESS, 0).await?,
@@ -240,10 +239,20 @@ pub(crate) fn shortcuts(report: &mut Report) -> Result {
                 [CALLS, CLIENT, load::ALLOWED].map(|quantity| rounds.median(0, quantity).into());
             table.row([name.into()].into_iter().chain(rates).chain(rest));
             let faster = rounds.multiple(1, 0, SECONDS);
-            report.goal(format!("{name}: rate beside INCR"), AtLeast(floor), faster);
+            report.goal(
+                &format!("{name}: rate beside INCR"),
+                Bound::AtLeast(floor),
+                "times",
+                faster,
+            );
             if load.subjects == FLOOD.subjects {
                 let calls = Estimate::of(&rounds.samples(0, CALLS));
-                report.goal(format!("{name}: calls for each request"), AtMost(0.02), calls);
+                report.goal(
+                    &format!("{name}: calls for each request"),
+                    Bound::AtMost(0.02),
+                    "",
+                    calls,
+                );
             }
         }
         report.table(table);
@@ -260,18 +269,20 @@ pub(crate) fn space(report: &mut Report) -> Result {
         let ours = async |database, policy| -> Result<Candidate> {
             Ok(Candidate::ours("ours", store(&server, database).connect().await?, policy))
         };
-        let counters = Period::NAMED.map(|period| format!("9/{period}:sliding-window-counter"));
-        let counters = policy(counters)?;
+        let counters =
+            Period::NAMED.map(|period| format!("9/{period}:sliding-window-counter").parse());
+        let counters =
+            Policy::new(counters.into_iter().collect::<std::result::Result<Vec<Limit>, _>>()?)?;
         let periods = Period::NAMED.map(Period::as_millis);
         let all = [
             // The first requests make the server allocate memory for its own purposes, so they are
             // not reported.
-            ("", ours(1, six_periods([9; 6])?).await?),
+            ("", ours(1, six(9)?).await?),
             (
                 "the usual script, six keys",
-                Candidate::script(&server, 2, Script::windows(9, &periods)).await?,
+                Candidate::key_per_limit(&server, 2, SIX_KEYS, 9, &periods).await?,
             ),
-            ("ours, six fixed windows", ours(3, six_periods([9; 6])?).await?),
+            ("ours, six fixed windows", ours(3, six(9)?).await?),
             ("ours, six sliding window counters", ours(4, counters).await?),
         ];
         let mut table = Table::new("memory of six limits on Redis", ["", "bytes for each subject"]);
@@ -285,9 +296,14 @@ pub(crate) fn space(report: &mut Report) -> Result {
             }
         }
         report.table(table);
-        let ratio = |factor: f64, place: usize| factor * bytes[1] / bytes[place];
-        report.goal("bytes of six keys beside ours", AtLeast(3.5), ratio(1.0, 2));
-        report.goal("bytes of twelve keys beside our counters", AtLeast(6.0), ratio(2.0, 3));
+        let ratio = |factor: f64, place: usize| Estimate::exact(factor * bytes[1] / bytes[place]);
+        report.goal("bytes of six keys beside ours", Bound::AtLeast(3.5), "times", ratio(1.0, 2));
+        report.goal(
+            "bytes of twelve keys beside our counters",
+            Bound::AtLeast(6.0),
+            "times",
+            ratio(2.0, 3),
+        );
         Ok(())
     })
 }
@@ -301,11 +317,15 @@ pub(crate) fn limits(report: &mut Report) -> Result {
         let mut candidates = Vec::new();
         for count in COUNTS {
             let periods: Vec<u64> = (1..=count as u64).map(|n| 60_000 * n).collect();
-            let policy = policy((1..=count).map(|minutes| format!("{ENDLESS}/{minutes}minutes")))?;
+            let limits = periods
+                .iter()
+                .map(|period| Ok(Limit::new(ENDLESS.into(), Period::from_millis(*period)?)?));
+            let policy = Policy::new(limits.collect::<Result<Vec<_>>>()?)?;
             let database = candidates.len();
             let ours = Candidate::ours("ours", store(&server, database).connect().await?, policy);
-            let usual = Script::windows(ENDLESS.into(), &periods);
-            let usual = Candidate::script(&server, database + 1, usual).await?;
+            let usual =
+                Candidate::key_per_limit(&server, database + 1, SIX_KEYS, ENDLESS.into(), &periods)
+                    .await?;
             candidates.extend([ours, usual].map(Arc::new));
         }
         let rounds =
@@ -323,6 +343,7 @@ pub(crate) fn limits(report: &mut Report) -> Result {
             title: "A decision on Redis, by the number of limits",
             note: "Fixed windows, 64 in flight; the time of the command as the server reports it.",
             unit: "µs of the server for each decision",
+            is_logarithmic: false,
         };
         report.chart(&chart, table)
     })

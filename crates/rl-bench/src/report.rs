@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `machine`, `versions` | the processor and the build profile; the compared libraries |
 //! | `tables` | `title`, `columns`, `rows`; a cell is a number, a text, or an estimate with `median`, `low` and `high` |
-//! | `goals` | `what`, `bound` (`at_least` or `at_most`), `measured` (an estimate), `verdict` |
+//! | `goals` | `what`, `unit`, `bound` (`at_least` or `at_most`), `measured` (an estimate), `verdict` |
 
 use std::fmt;
 use std::process::Command;
@@ -82,24 +82,28 @@ impl Report {
         Ok(())
     }
 
-    /// Adds a goal with its measured value, an estimate or a count.
+    /// Adds a goal with its measured value.
     pub(crate) fn goal(
         &mut self,
-        what: impl Into<String>,
+        what: &str,
         bound: Bound,
-        measured: impl Into<Estimate>,
+        unit: &'static str,
+        measured: Estimate,
     ) {
-        let (what, measured) = (what.into(), measured.into());
         let verdict = bound.verdict(measured);
-        self.goals.push(Goal { what, bound, measured, verdict });
+        self.goals.push(Goal { what: what.to_owned(), bound, unit, measured, verdict });
     }
 
     /// Prints the goals, and writes the report to a file if that is wanted.
     pub(crate) fn end(&self) -> Result {
         let mut table = Table::new("goals", ["", "floor", "measured", "verdict"]);
-        for Goal { what, bound, measured, verdict } in &self.goals {
-            let cells = [what.as_str().into(), bound.to_string().into(), (*measured).into()];
-            table.row(cells.into_iter().chain([(*verdict).into()]));
+        for Goal { what, bound, unit, measured, verdict } in &self.goals {
+            table.row([
+                what.as_str().into(),
+                format!("{bound} {unit}").into(),
+                (*measured).into(),
+                (*verdict).into(),
+            ]);
         }
         if !self.goals.is_empty() {
             println!("{table}");
@@ -114,6 +118,7 @@ impl Report {
 #[derive(Debug, Serialize)]
 struct Goal {
     what: String,
+    unit: &'static str,
     bound: Bound,
     measured: Estimate,
     verdict: &'static str,
@@ -232,8 +237,9 @@ impl fmt::Display for Table {
         let mut rows: Vec<Vec<String>> = vec![self.columns.clone()];
         rows.extend(self.rows.iter().map(texts));
         let mut widths = vec![0; rows.iter().map(Vec::len).max().unwrap_or(0)];
-        for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
-            widths[column] = widths[column].max(cell.chars().count());
+        for (width, cell) in rows.iter().flat_map(|row| row.iter().enumerate()).collect::<Vec<_>>()
+        {
+            widths[width] = widths[width].max(cell.chars().count());
         }
         writeln!(f, "{}", self.title)?;
         for row in &rows {
@@ -299,8 +305,8 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_numbers_have_three_digits() {
         let mut table = Table::new("speed", ["case", "ns", "ratio"]);
-        table.row(["one key".into(), 9.25.into(), Cell::Estimate(10.0.into())]);
-        table.row(["a million".into(), 1234.0.into(), f64::NAN.into()]);
+        table.row(["one key".into(), 9.25.into(), Estimate::exact(10.0).into()]);
+        table.row(["a million".into(), 1234.5.into(), f64::NAN.into()]);
         let expected = "\
 speed
   case         ns  ratio
@@ -310,7 +316,7 @@ speed
         assert_eq!(table.to_string(), expected);
         let written = serde_json::to_value(&table).unwrap();
         let ratio = json!({"median": 10.0, "low": 10.0, "high": 10.0});
-        assert_eq!(written["rows"], json!([["one key", 9.25, ratio], ["a million", 1234.0, null]]));
+        assert_eq!(written["rows"], json!([["one key", 9.25, ratio], ["a million", 1234.5, null]]));
     }
 
     #[test]

@@ -14,8 +14,7 @@ use tower::Service;
 
 use crate::Result;
 use crate::measure::{Race, time_on_processor};
-use crate::report::Bound::AtMost;
-use crate::report::{Report, Table};
+use crate::report::{Bound, Report, Table};
 
 /// The numbers of rules. The ratios are to the first.
 const RULES: [usize; 3] = [10, 1_000, 10_000];
@@ -79,7 +78,12 @@ pub(crate) fn run(report: &mut Report) -> Result {
                 load.into(),
             ]);
             if place == RULES.len() - 1 && case.status == StatusCode::OK {
-                report.goal(format!("{name}: time beside 10"), AtMost(1.5), beside);
+                report.goal(
+                    &format!("{name}: time beside 10"),
+                    Bound::AtMost(1.5),
+                    "times",
+                    beside,
+                );
             }
         }
     }

@@ -15,9 +15,8 @@ use actix_web::{App, HttpServer, web};
 use rl_actix::RateLimit;
 use rl_core::{RateLimiter, RedisStore};
 
-use super::{CORES, LINES};
+use super::{CORES, LINES, policy};
 use crate::Result;
-use crate::algorithms::six_periods;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -71,14 +70,14 @@ pub(super) fn lines() -> Result<Running> {
 
 /// Starts a service with our limiter, for six periods and by client address.
 pub(super) fn ours(max: u32) -> Result<Running> {
-    let limiter = RateLimiter::builder().policy(six_periods([max; 6])?).build()?;
+    let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
 /// Starts a service with our limiter on Redis.
 pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running> {
     let store = RedisStore::connect(url).await?;
-    let limiter = RateLimiter::builder().policy(six_periods([max; 6])?).store(store);
+    let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
     // The deadline is long, so that no request fails if the machine stalls.
     let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))

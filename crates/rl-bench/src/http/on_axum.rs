@@ -18,9 +18,8 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-use super::LINES;
+use super::{LINES, policy};
 use crate::Result;
-use crate::algorithms::six_periods;
 
 fn plain() -> Router {
     Router::new().route("/", get(async || "Hello"))
@@ -46,7 +45,7 @@ pub(super) async fn lines() -> Result<SocketAddr> {
 
 /// Starts a service with our limiter, for six periods and by client address.
 pub(super) async fn ours(max: u32) -> Result<SocketAddr> {
-    let limiter = RateLimiter::builder().policy(six_periods([max; 6])?).build()?;
+    let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     start(plain().layer(RateLimitLayer::new(limiter))).await
 }
 

@@ -6,8 +6,7 @@ use super::{BEFORE, FEW, MANY, SLICES, block, by_threads};
 use crate::Result;
 use crate::algorithms::{ONE_WINDOW, Row};
 use crate::measure::Race;
-use crate::report::Bound::{AtLeast, AtMost};
-use crate::report::{Report, Table};
+use crate::report::{Bound, Report, Table};
 
 /// A limit that no block reaches, and a number of permits that no block holds at once.
 const OPEN: u64 = 20_000;
@@ -136,7 +135,7 @@ pub(crate) fn measure(report: &mut Report) -> Result {
                 && !row.is_held()
             {
                 let what = format!("{}, a thousand subjects: time beside a fixed window", row.name);
-                report.goal(what, AtMost(2.5), beside_windows);
+                report.goal(&what, Bound::AtMost(2.5), "times", beside_windows);
             }
             let floor = match row.name {
                 "GCRA" if visited.subjects == 1 => Some(0.5),
@@ -145,7 +144,7 @@ pub(crate) fn measure(report: &mut Report) -> Result {
             };
             if let (Some(floor), Some((_, other, _))) = (floor, other) {
                 let what = format!("{}, {}: rate beside {other}", row.name, visited.name);
-                report.goal(what, AtLeast(floor), race.multiple(2, 0, 0));
+                report.goal(&what, Bound::AtLeast(floor), "times", race.multiple(2, 0, 0));
             }
         }
         cells.extend([other.map_or("", |(_, name, _)| *name).into(), too_many(row, &keys)?.into()]);

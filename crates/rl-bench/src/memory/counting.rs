@@ -4,9 +4,8 @@ use std::hint::black_box;
 
 use super::{BLOCK, SCARCE};
 use crate::Result;
-use crate::measure::{Race, Turn, time_on_processor};
-use crate::report::Bound::AtMost;
-use crate::report::{Report, Table};
+use crate::measure::{Race, time_on_processor};
+use crate::report::{Bound, Report, Table};
 
 /// The number of groups of limiters, and of rounds with each group. Each group lies elsewhere in
 /// memory, which affects the times by some nanoseconds.
@@ -35,7 +34,7 @@ macro_rules! limiter_of {
     ($name:ident, $core:ident) => {
         fn $name(limits: &[&str], max: u32) -> Result<Requests> {
             let limits = limits.iter().map(|rest| format!("{max}{rest}").parse());
-            let limits: Vec<$core::Limit> = limits.collect::<Result<_, _>>()?;
+            let limits: Vec<$core::Limit> = limits.collect::<std::result::Result<_, _>>()?;
             let policy = $core::Policy::new(limits)?;
             let limiter = $core::RateLimiter::builder().policy(policy).build()?;
             let subject = $core::Subject::consumer("consumer-00000001");
@@ -73,7 +72,10 @@ pub(crate) fn measure(report: &mut Report) -> Result {
                 let (elapsed, allowed) = time_on_processor(|| limiter(BLOCK));
                 assert_eq!(allowed, if is_denied { 0 } else { BLOCK }, "{name}");
                 let round = if turn.round == 0 { 0 } else { group * ROUNDS + turn.round };
-                race.record(Turn { round, ..turn }, [elapsed.as_secs_f64() * 1e9 / BLOCK as f64]);
+                race.record(
+                    crate::measure::Turn { round, ..turn },
+                    [elapsed.as_secs_f64() * 1e9 / BLOCK as f64],
+                );
             }
         }
         let added = race.excess(0, 1, 0);
@@ -83,7 +85,7 @@ pub(crate) fn measure(report: &mut Report) -> Result {
             added.into(),
             race.excess(2, 1, 0).into(),
         ]);
-        report.goal(format!("{name}: counting adds"), AtMost(10.0), added);
+        report.goal(&format!("{name}: counting adds"), Bound::AtMost(10.0), "ns", added);
     }
     report.table(table);
     Ok(())

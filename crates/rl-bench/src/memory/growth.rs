@@ -1,10 +1,11 @@
 //! Measures how the cost of a decision grows with the number of subjects, up to ten million, and
 //! with the number of limits.
 
+use rl_core::{Limit, Period, Policy};
+
 use super::limiters::{ENDLESS, Keys, Limiter, OTHERS, ours, ours_of, uniform};
 use super::{BLOCK, FEW, SLICES, block};
 use crate::Result;
-use crate::algorithms::policy;
 use crate::charts::Chart;
 use crate::measure::Race;
 use crate::report::{Report, Table};
@@ -34,9 +35,9 @@ pub(crate) fn measure(report: &mut Report) -> Result {
         let mut limiters = vec![ours(ENDLESS, subjects)];
         let others = OTHERS[..if subjects <= ALL { 3 } else { 2 }].iter();
         limiters.extend(others.map(|other| (other.new)(&keys, ENDLESS, subjects)));
-        let all_keys: Vec<u32> = (0..).take(subjects).collect();
+        let everybody: Vec<u32> = (0..).take(subjects).collect();
         for limiter in &limiters {
-            limiter(&keys, &all_keys);
+            limiter(&keys, &everybody);
         }
         let slices =
             (0..).take(SLICES).map(|seed| uniform(subjects, BLOCK, seed)).collect::<Vec<_>>();
@@ -50,13 +51,16 @@ pub(crate) fn measure(report: &mut Report) -> Result {
         title: "A decision in memory, by the number of subjects",
         note: "One thread, subjects at random, all requests pass.",
         unit: "ns for each decision",
+        is_logarithmic: true,
     };
     report.chart(&chart, table)?;
 
     let mut limiters = Vec::new();
     for count in LIMITS {
-        let policy = policy((1..=count).map(|hours| format!("{ENDLESS}/{hours}h")))?;
-        limiters.push(ours_of(&policy, 100 * FEW));
+        let periods = (1..=count as u64).map(|hours| Period::from_millis(hours * 3_600_000));
+        let limits: Result<Vec<_>> =
+            periods.map(|period| Ok(Limit::new(ENDLESS.into(), period?)?)).collect();
+        limiters.push(ours_of(&Policy::new(limits?)?, 100 * FEW));
     }
     let race = race(&limiters, &keys, &[vec![0; 10_000]], report.rounds(31));
     let mut table = Table::new(
@@ -71,6 +75,7 @@ pub(crate) fn measure(report: &mut Report) -> Result {
         title: "A decision in memory, by the number of limits",
         note: "Fixed windows of one subject, one thread, all requests pass.",
         unit: "ns for each decision",
+        is_logarithmic: false,
     };
     report.chart(&chart, table)
 }

@@ -21,7 +21,7 @@ use limitador::limit::{
     Context as Values, Expression, Limit as LimitadorLimit, Namespace as LimitadorNamespace,
 };
 use rl_core::store::Namespace;
-use rl_core::{Cost, MaybeReady, MemoryStore, Part, Period, Policy, RateLimiter, Subject};
+use rl_core::{Cost, Limit, MaybeReady, MemoryStore, Part, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -29,7 +29,6 @@ use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
 use crate::Result;
-use crate::algorithms::{policy, six_periods};
 
 /// A limit that no measurement uses up.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
@@ -96,7 +95,14 @@ fn each(allows: impl Fn(&Keys, usize) -> bool + Send + Sync + 'static) -> Limite
 /// Creates our limiter for six periods, with `max` units in each.
 pub(super) fn ours(max: u32, subjects: usize) -> Limiter {
     // The capacity is twice the number of subjects, because some shards fill earlier than others.
-    ours_of(&six_periods([max; 6]).expect("six limits are a policy"), 2 * subjects)
+    ours_of(&policy_of_six([max; 6]).expect("six limits are a policy"), 2 * subjects)
+}
+
+/// Returns a policy with this maximum for each of six periods.
+pub(super) fn policy_of_six(max: [u32; 6]) -> Result<Policy> {
+    let limits =
+        max.into_iter().zip(Period::NAMED).map(|(max, period)| Limit::new(max.into(), period));
+    Ok(Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?)
 }
 
 /// Creates our limiter with this policy and this capacity.
@@ -146,12 +152,12 @@ pub(super) fn ours_with_permits(policy: &Policy, capacity: usize) -> Limiter {
 /// Creates our limiter, whose requests have this number of parts: a key with six limits, its
 /// address, and the fleet of all keys.
 pub(super) fn parts(count: usize) -> Result<Limiter> {
-    let one = policy([format!("{ENDLESS}/minute")])?;
+    let one = Policy::new([Limit::per_minute(ENDLESS)])?;
     let limiter = limiter(&one, 200_000);
     let rule = |name| limiter.namespace().rule(name);
     let (key, address, fleet) = (rule("keys")?, rule("addresses")?, rule("fleet")?);
     let rules: [(Namespace, Policy); 3] =
-        [(key, six_periods([ENDLESS; 6])?), (address, one.clone()), (fleet, one)];
+        [(key, policy_of_six([ENDLESS; 6])?), (address, one.clone()), (fleet, one)];
     let addresses: Vec<Subject> =
         (0..1_000_u32).map(|n| Subject::ip((0x0a00_0000 + n).to_be_bytes())).collect();
     let all = Subject::global();

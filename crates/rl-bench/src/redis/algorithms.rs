@@ -1,5 +1,5 @@
 //! Compares each algorithm on a server with the script that is usually written for it. Measures the
-//! server's time of a decision. Counts requests beyond the limits.
+//! server's time of a decision and the gain of batches. Counts requests beyond the limits.
 
 use std::sync::Arc;
 
@@ -9,17 +9,15 @@ use rl_core::store::Layout;
 use super::candidate::{Candidate, SUBJECTS, store};
 use super::load::{ALLOWED, COMMAND, Load, PRESSED, SHOWN, rounds, too_many};
 use super::server::Server;
-use super::usual::Script;
+use super::usual::{SIX_KEYS, SIX_KEYS_TIMED, Usual};
 use crate::Result;
 use crate::algorithms::{Row, SIX_KINDS, SIX_WINDOWS};
-use crate::report::Bound::AtMost;
-use crate::report::{Report, Table};
+use crate::report::{Bound, Report, Table};
 
 /// The number of rounds. With the round that creates the keys, each subject is visited 12 times.
 const ROUNDS: usize = 5;
 /// The units of a limit that no measurement uses up.
 const OPEN: u64 = 10_000;
-
 /// Creates the candidate of our store for a row.
 async fn ours(
     server: &Server,
@@ -36,13 +34,24 @@ async fn ours(
     Ok(new(row.name, store, policy))
 }
 
-/// Returns the usual script for a row, if there is one.
-fn usual(row: &Row, layout: Layout) -> Result<Option<Script>> {
-    let windows = || Script::windows(OPEN, &Period::NAMED.map(Period::as_millis));
-    Ok(match (row.name, layout) {
-        (SIX_WINDOWS, Layout::Packed) => Some(windows()),
-        (SIX_WINDOWS, Layout::Readable) => Some(windows().with_time()),
-        (name, _) => Script::of(name, row.policy(OPEN)?.limits()[0].limit()),
+/// Creates the candidate of the usual script for a row, if there is one.
+async fn usual(
+    server: &Server,
+    database: usize,
+    row: &Row,
+    layout: Layout,
+) -> Result<Option<Candidate>> {
+    let periods = Period::NAMED.map(Period::as_millis);
+    let script = if layout == Layout::Readable { SIX_KEYS_TIMED } else { SIX_KEYS };
+    Ok(match Usual::of(row.name) {
+        Some(script) => Some(
+            Candidate::usual(server, database, script, row.policy(OPEN)?.limits()[0].limit())
+                .await?,
+        ),
+        None if row.name == SIX_WINDOWS => {
+            Some(Candidate::key_per_limit(server, database, script, OPEN, &periods).await?)
+        }
+        None => None,
     })
 }
 
@@ -59,11 +68,9 @@ pub(super) async fn server_time(report: &mut Report) -> Result {
         let place = candidates.len();
         candidates.push(Arc::new(ours(&server, place, row, OPEN, *layout).await?));
         candidates.push(Arc::new(ours(&server, place + 1, row, 1, *layout).await?));
-        let usual = usual(row, *layout)?;
+        let usual = usual(&server, place + 2, row, *layout).await?;
         places.push((place, usual.is_some()));
-        if let Some(script) = usual {
-            candidates.push(Arc::new(Candidate::script(&server, place + 2, script).await?));
-        }
+        candidates.extend(usual.map(Arc::new));
     }
     let load = Load::on_all(SHOWN, SUBJECTS);
     let race =
@@ -105,14 +112,20 @@ pub(super) async fn server_time(report: &mut Report) -> Result {
         ]);
         if let (Some(multiple), false) = (multiple, row.name == SIX_WINDOWS) {
             report.goal(
-                format!("{name}: server time beside its usual script"),
-                AtMost(1.0),
+                &format!("{name}: server time beside its usual script"),
+                Bound::AtMost(1.0),
+                "times",
                 multiple,
             );
         }
         if row.name == SIX_KINDS {
             let multiple = race.multiple(*place, places[six].0, COMMAND);
-            report.goal(format!("{name}: server time beside {SIX_WINDOWS}"), AtMost(2.0), multiple);
+            report.goal(
+                &format!("{name}: server time beside {SIX_WINDOWS}"),
+                Bound::AtMost(2.0),
+                "times",
+                multiple,
+            );
         }
     }
     report.table(table);

@@ -8,15 +8,15 @@ use std::time::Duration;
 use actix_extensible_rate_limit::backend::redis::RedisBackend;
 use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
 use redis::Value;
-use redis::aio::MultiplexedConnection;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{
-    Cost, Decision, MaybeReady, Period, Policy, RedisStore, RedisStoreBuilder, StoreError, Subject,
+    Cost, Decision, Limit, MaybeReady, Period, Policy, RedisStore, RedisStoreBuilder, StoreError,
+    Subject,
 };
 
 use super::server::Server;
-use super::usual::{LastArgument, Script};
+use super::usual::{LastArgument, Usual};
 use crate::Result;
 
 /// The number of subjects, if a measurement does not set another.
@@ -92,22 +92,26 @@ impl Candidate {
     ) -> Self {
         let rule = |name| Namespace::default().rule(name).expect("a valid name");
         let parts = parts.into_iter().map(|(name, policy)| (rule(name), policy, name == "fleet"));
-        let parts: Vec<_> = parts.collect();
-        let ours = Arc::new((store, subjects(SUBJECTS), Subject::global(), parts));
+        let ours =
+            Arc::new((store, subjects(SUBJECTS), Subject::global(), parts.collect::<Vec<_>>()));
         Self::new(name, &["evalsha"], move |n| {
             let ours = Arc::clone(&ours);
             MaybeReady::later(async move {
                 let (store, subjects, fleet, parts) = &*ours;
-                let parts: Vec<Part<'_>> = parts
+                let part = |(rule, policy, is_fleet): &'_ (Namespace, Policy, bool)| {
+                    let subject = if *is_fleet { fleet } else { &subjects[n] };
+                    (subject.clone(), policy.clone(), rule.clone())
+                };
+                let owned: Vec<_> = parts.iter().map(part).collect();
+                let parts: Vec<Part<'_>> = owned
                     .iter()
-                    .map(|(rule, policy, is_fleet)| {
-                        let subject = if *is_fleet { fleet } else { &subjects[n] };
+                    .map(|(subject, policy, rule)| {
                         Part::new(subject, policy, Cost::ONE).with_namespace(rule)
                     })
                     .collect();
-                let (namespace, mut is_allowed_by_all) = (Namespace::default(), true);
+                let mut is_allowed_by_all = true;
                 for parts in parts.chunks(if is_nested { 1 } else { parts.len() }) {
-                    let request = DecideRequest::new(&namespace, parts, Mode::Check);
+                    let request = DecideRequest::new(&owned[0].2, parts, Mode::Check);
                     is_allowed_by_all &= is_allowed(&store.decide(request).await);
                 }
                 is_allowed_by_all
@@ -115,49 +119,112 @@ impl Candidate {
         })
     }
 
-    /// Creates a candidate of the command `INCR`, which has no limit, no window and no expiry.
-    pub(super) async fn incr(server: &Server, database: usize) -> Result<Self> {
-        let (connection, keys) = (server.connect(database).await?, keys(&[String::new()]));
-        Ok(Self::command("INCR", &["incr"], connection, keys))
-    }
-
-    /// Creates a candidate of the command `PING`, a bare round trip.
-    pub(super) async fn ping(server: &Server) -> Result<Self> {
-        Ok(Self::command("PING", &["ping"], server.connect(0).await?, keys(&[])))
-    }
-
-    fn command(
+    /// Creates a candidate of a plain command, with the key of each subject if `has_key` is true.
+    pub(super) async fn command(
+        server: &Server,
+        database: usize,
         name: &'static str,
-        commands: &'static [&'static str],
-        connection: MultiplexedConnection,
-        keys: Vec<Vec<String>>,
-    ) -> Self {
-        Self::new(name, commands, move |n| {
-            let (mut command, mut connection) = (redis::cmd(name), connection.clone());
-            command.arg(&keys[n]);
+        (commands, has_key): (&'static [&'static str], bool),
+    ) -> Result<Self> {
+        let connection = server.connect(database).await?;
+        let keys = keys(&[""]);
+        Ok(Self::new(name, commands, move |n| {
+            let mut command = redis::cmd(name);
+            if has_key {
+                command.arg(&keys[n]);
+            }
+            let mut connection = connection.clone();
             MaybeReady::later(async move {
                 command.exec_async(&mut connection).await.expect("the server is up");
                 true
             })
-        })
+        }))
     }
 
-    /// Creates a candidate that calls a script. If the script holds permits, each allowed request
-    /// releases its permit immediately.
-    pub(super) async fn script(server: &Server, database: usize, script: Script) -> Result<Self> {
-        let (connection, sha) = load(server, database, script.text).await?;
-        let (holders, keys) = (AtomicU64::new(0), keys(&script.keys));
-        let frees = script.last == LastArgument::Holder;
+    /// Creates a candidate with one limit, decided by the script that is usually written for its
+    /// algorithm. If it holds permits, each allowed request releases its permit immediately.
+    pub(super) async fn usual(
+        server: &Server,
+        database: usize,
+        usual: &Usual,
+        limit: Limit,
+    ) -> Result<Self> {
+        let frees = usual.last == LastArgument::Holder;
         let commands: &[&str] = if frees { &["evalsha", "zrem"] } else { &["evalsha"] };
-        Ok(Self::new(script.name, commands, move |n| {
+        let arguments = (usual.arguments)(limit);
+        let script = (usual.name, usual.text);
+        Self::script(
+            server,
+            database,
+            script,
+            keys(usual.keys),
+            arguments,
+            (usual.last, frees),
+            commands,
+        )
+        .await
+    }
+
+    /// Creates a candidate with an empty script, the lower bound of every script.
+    pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self> {
+        let script = ("a script that does nothing", "return 1");
+        Self::script(
+            server,
+            database,
+            script,
+            keys(&[""]),
+            Vec::new(),
+            (LastArgument::None, false),
+            &["evalsha"],
+        )
+        .await
+    }
+
+    /// Creates a candidate with the usual script of several fixed windows: a key for each of these
+    /// periods in ms, and a limit of `max` units in each. With `text`, another form of the script.
+    pub(super) async fn key_per_limit(
+        server: &Server,
+        database: usize,
+        script: (&str, &str),
+        max: u64,
+        periods: &[u64],
+    ) -> Result<Self> {
+        let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
+        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>());
+        let arguments = [&vec![max; periods.len()], periods].concat();
+        Self::script(
+            server,
+            database,
+            script,
+            keys,
+            arguments,
+            (LastArgument::None, false),
+            &["evalsha"],
+        )
+        .await
+    }
+
+    async fn script(
+        server: &Server,
+        database: usize,
+        (name, text): (&str, &str),
+        keys: Vec<Vec<String>>,
+        arguments: Vec<u64>,
+        (last, frees): (LastArgument, bool),
+        commands: &'static [&'static str],
+    ) -> Result<Self> {
+        let (connection, sha) = load(server, database, text).await?;
+        let holders = AtomicU64::new(0);
+        Ok(Self::new(name, commands, move |n| {
             let (mut command, keys) = (redis::cmd("EVALSHA"), &keys[n]);
-            let last = match script.last {
+            let last = match last {
                 LastArgument::None => None,
                 LastArgument::Time => Some(SystemClock.now().as_micros() / 1_000),
                 LastArgument::Holder => Some(holders.fetch_add(1, Ordering::Relaxed)),
             };
-            command.arg(&sha).arg(keys.len()).arg(keys).arg(&script.arguments).arg(last);
-            let release = frees.then(|| redis::cmd("ZREM").arg(&keys[0]).arg(last).to_owned());
+            command.arg(&sha).arg(keys.len()).arg(keys).arg(&arguments).arg(last);
+            let mut release = redis::cmd("ZREM");
+            release.arg(&keys[0]).arg(last);
             let mut connection = connection.clone();
             MaybeReady::later(async move {
                 let reply: Value =
@@ -166,7 +233,7 @@ impl Candidate {
                     Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
                     number => number != Value::Int(0),
                 };
-                if let Some(release) = release.filter(|_| passes) {
+                if passes && frees {
                     release.exec_async(&mut connection).await.expect("the server is up");
                 }
                 passes
@@ -183,7 +250,7 @@ impl Candidate {
         max: u32,
     ) -> Result<Self> {
         let (connection, sha) = load(server, database, include_str!("lua/counter.lua")).await?;
-        let keys = keys(&[0, 1, 2, 3, 4, 5].map(|n| format!(":{n}")));
+        let keys = keys(&[":0", ":1", ":2", ":3", ":4", ":5"]);
         Ok(Self::new("MGET, then six scripts (limitador)", &["evalsha"], move |n| {
             let (mut read, mut count) = (redis::cmd("MGET"), redis::pipe());
             read.arg(&keys[n]);
@@ -245,7 +312,7 @@ impl Candidate {
 }
 
 /// Returns whether a decision of the store allows the request.
-fn is_allowed(decided: &Result<Decision, StoreError>) -> bool {
+fn is_allowed(decided: &std::result::Result<Decision, StoreError>) -> bool {
     decided.as_ref().expect("the server is up").is_allowed()
 }
 
@@ -254,15 +321,15 @@ async fn load(
     server: &Server,
     database: usize,
     text: &str,
-) -> Result<(MultiplexedConnection, String)> {
+) -> Result<(redis::aio::MultiplexedConnection, String)> {
     let mut connection = server.connect(database).await?;
     let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await?;
     Ok((connection, sha))
 }
 
 /// Returns the keys with these suffixes of each subject.
-fn keys(suffixes: &[String]) -> Vec<Vec<String>> {
-    let key = |n, suffix: &String| format!("rl:{{{}}}{suffix}", id(n));
+fn keys(suffixes: &[&str]) -> Vec<Vec<String>> {
+    let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
     (0..SUBJECTS).map(|n| suffixes.iter().map(|suffix| key(n, suffix)).collect()).collect()
 }
 
@@ -274,6 +341,12 @@ pub(super) fn id(n: usize) -> String {
 /// Returns the first `count` subjects.
 fn subjects(count: usize) -> Vec<Subject> {
     (0..count).map(|n| Subject::consumer(&id(n))).collect()
+}
+
+/// Returns a policy of `max` units in each of six periods.
+pub(super) fn six(max: u32) -> Result<Policy> {
+    let limits = Period::NAMED.map(|period| Limit::new(max.into(), period));
+    Ok(Policy::new(limits.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)?)
 }
 
 /// Returns our store on a database of the server.

@@ -10,17 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
-use rl_core::{Cost, RedisStore, RedisStoreBuilder, Subject};
+use rl_core::{Cost, Limit, Period, Policy, RedisStore, RedisStoreBuilder, Subject};
 use tokio::time::interval;
 
-use super::candidate::{Candidate, ENDLESS, patient, store};
+use super::candidate::{Candidate, ENDLESS, patient, six, store};
 use super::load::{CALLS, CLIENT, Load, Rounds, SECONDS, SERVER, SHOWN, block, rounds};
 use super::server::{Monitor, Server};
 use crate::Result;
-use crate::algorithms::{policy, six_periods};
 use crate::measure::{Estimate, Race};
-use crate::report::Bound::{AtLeast, AtMost};
-use crate::report::{Report, Table};
+use crate::report::{Bound, Report, Table};
 
 /// The number of slots of a cluster.
 const SLOTS: usize = 16_384;
@@ -32,7 +30,7 @@ pub(super) async fn capacity(report: &mut Report) -> Result {
     let one = Server::start()?;
     let (servers, cluster_monitors) = start(THREE).await?;
     let ours = |name, store| -> Result<Arc<Candidate>> {
-        Ok(Arc::new(Candidate::ours(name, store, six_periods([ENDLESS; 6])?)))
+        Ok(Arc::new(Candidate::ours(name, store, six(ENDLESS)?)))
     };
     let cluster = || patient(RedisStore::cluster(urls(&servers)));
     let candidates = [
@@ -72,7 +70,7 @@ pub(super) async fn capacity(report: &mut Report) -> Result {
     let of_one = race.samples(0, SERVER).into_iter().zip(race.samples(2, SERVER));
     let ratios: Vec<f64> = of_one.map(|(one, grouped)| THREE as f64 * one / grouped).collect();
     let what = "three primaries with 12 groups beside one server: capacity by server time";
-    report.goal(what, AtLeast(2.2), Estimate::of(&ratios));
+    report.goal(what, Bound::AtLeast(2.2), "times", Estimate::of(&ratios));
     Ok(())
 }
 
@@ -87,9 +85,8 @@ async fn on_one_server(report: &mut Report) -> Result {
         [Load::on_all(1, 1_500), Load::on_all(SHOWN, 12_000), Load::on_all(256, 16_000)];
     let [key_alone, two_parts, nested, three] = [0, 1, 2, 3];
     let server = Server::start()?;
-    let one = || policy([format!("{ENDLESS}/minute")]);
-    let (key, address, fleet) =
-        (("key", six_periods([ENDLESS; 6])?), ("address", one()?), ("fleet", one()?));
+    let one = || Policy::new([Limit::per_minute(ENDLESS)]);
+    let (key, address, fleet) = (("key", six(ENDLESS)?), ("address", one()?), ("fleet", one()?));
     let of_parts = async |database, name, parts, is_nested| -> Result<Arc<Candidate>> {
         let store = store(&server, database).connect().await?;
         Ok(Arc::new(Candidate::parts(name, store, parts, is_nested)))
@@ -122,24 +119,29 @@ async fn on_one_server(report: &mut Report) -> Result {
     }
     report.table(table);
     let [alone, some, many] = &by_load[..] else { unreachable!("one for each load") };
+    let times = "times";
     report.goal(
         "with a fleet, 256 in flight: rate beside none",
-        AtLeast(0.7),
+        Bound::AtLeast(0.7),
+        times,
         many.multiple(key_alone, two_parts, SECONDS),
     );
     report.goal(
         "two parts, one at a time: rate beside two limiters",
-        AtLeast(1.7),
+        Bound::AtLeast(1.7),
+        times,
         alone.multiple(nested, two_parts, SECONDS),
     );
     report.goal(
         "two parts, 64 in flight: rate beside two limiters",
-        AtLeast(1.2),
+        Bound::AtLeast(1.2),
+        times,
         some.multiple(nested, two_parts, SECONDS),
     );
     report.goal(
         "three parts: server time beside one",
-        AtMost(2.2),
+        Bound::AtMost(2.2),
+        times,
         alone.multiple(three, key_alone, SERVER),
     );
     Ok(())
@@ -149,19 +151,19 @@ async fn on_one_server(report: &mut Report) -> Result {
 async fn on_a_cluster(report: &mut Report) -> Result {
     const MAX: u64 = 1_000_000;
     let (servers, mut monitors) = start(THREE).await?;
-    let hour = || policy([format!("{MAX}/hour")]);
+    let hour = || -> Result<Policy> { Ok(Policy::new([Limit::new(MAX, Period::HOUR)?])?) };
     let store = async |prefix, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder| {
         let store = patient(RedisStore::cluster(urls(&servers))).prefix(prefix).local_denial(false);
         configure(store).connect().await
     };
     let two = || -> Result<_> { Ok(vec![("key", hour()?), ("fleet", hour()?)]) };
     let scarce = store("scarce", |store| store).await?;
-    let (fleet, rule, own) = (Subject::global(), Namespace::default().rule("fleet")?, hour()?);
-    let charge = [Part::new(&fleet, &own, Cost::new(MAX * 6 / 10)).with_namespace(&rule)];
+    let (fleet, rule, policy) = (Subject::global(), Namespace::default().rule("fleet")?, hour()?);
+    let charge = [Part::new(&fleet, &policy, Cost::new(MAX * 6 / 10)).with_namespace(&rule)];
     scarce.decide(DecideRequest::new(&rule, &charge, Mode::Charge)).await?;
     let leased = store("leased", |store| store.lease(10_000)).await?;
     // Units of GCRA are not leased, so each request calls the server of its key.
-    let gcra = policy([format!("{MAX}/hour:gcra")])?;
+    let gcra = Policy::new([format!("{MAX}/hour:gcra").parse()?])?;
     let candidates = [
         Candidate::parts(
             "one part",
@@ -200,7 +202,12 @@ async fn on_a_cluster(report: &mut Report) -> Result {
             beside.into(),
         ]);
         if let Some(bound) = bound {
-            report.goal(format!("{}: time beside one part", candidate.name), AtMost(bound), beside);
+            report.goal(
+                &format!("{}: time beside one part", candidate.name),
+                Bound::AtMost(bound),
+                "times",
+                beside,
+            );
         }
     }
     report.table(table);

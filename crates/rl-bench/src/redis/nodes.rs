@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
-use rl_core::{Cost, Policy, RedisStore, Subject};
+use rl_core::{Cost, Limit, Period, Policy, RedisStore, Subject};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -19,17 +19,13 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::candidate::ENDLESS;
 use super::server::{Monitor, Server};
 use crate::Result;
-use crate::algorithms::policy;
 use crate::charts::Chart;
-use crate::measure::{Race, time_async};
-use crate::report::Bound::AtMost;
-use crate::report::{Report, Table};
+use crate::measure::{Estimate, Race, time_async};
+use crate::report::{Bound, Report, Table};
 
 /// The settings of a store: whether calls share batches, whether denials are cached, and the units
 /// of a lease, or 0.
-type StoreSettings = (bool, bool, u32);
-
-const SETTINGS: [(&str, StoreSettings); 4] = [
+const SETTINGS: [(&str, (bool, bool, u32)); 4] = [
     ("each call by itself", (false, false, 0)),
     ("calls in flight together", (true, false, 0)),
     ("and denials remembered", (true, true, 0)),
@@ -61,7 +57,9 @@ struct NodeSettings {
     subjects: usize,
     /// The number of calls of each task.
     calls: usize,
-    store: StoreSettings,
+    coalesces: bool,
+    caches_denials: bool,
+    lease: u32,
 }
 
 /// The result that a node reports.
@@ -87,10 +85,9 @@ pub(super) async fn exactness(report: &mut Report) -> Result {
     let columns = ["", "nodes", "calls failed", "requests", "limits", "allowed", "too many"];
     let mut table = Table::new(&title, columns);
     let mut worst = [0, 0];
-    for (name, store) in SETTINGS {
+    for (name, settings) in SETTINGS {
         for nodes in NODES.into_iter().skip(1) {
-            let calls = asked / (nodes * TASKS);
-            let settings = NodeSettings { max: MAX, subjects: SUBJECTS, calls, store };
+            let settings = NodeSettings::new(settings, MAX, SUBJECTS, asked / (nodes * TASKS));
             let result = run(settings, nodes, are_clocks_off, CUTS).await?;
             let too_many =
                 result.allowed.iter().map(|count| count.saturating_sub(MAX.into())).sum::<u64>()
@@ -98,14 +95,14 @@ pub(super) async fn exactness(report: &mut Report) -> Result {
             let allowed = result.allowed.iter().sum::<u64>() as usize;
             let counts = [nodes, result.failed, asked, MAX as usize * SUBJECTS, allowed, too_many];
             table.row([name.into()].into_iter().chain(counts.map(Into::into)));
-            let worst = &mut worst[usize::from(store.2 > 0)];
+            let worst = &mut worst[usize::from(settings.lease > 0)];
             *worst = too_many.max(*worst);
         }
     }
     report.table(table);
     for (name, worst) in ["", ", with leases"].into_iter().zip(worst) {
         let what = format!("2 to 8 nodes with cut connections{name}: allowed beyond the limits");
-        report.goal(what, AtMost(0.0), worst as f64);
+        report.goal(&what, Bound::AtMost(0.0), "", Estimate::exact(worst as f64));
     }
     Ok(())
 }
@@ -116,14 +113,13 @@ pub(super) async fn rates(report: &mut Report) -> Result {
     let settings = [SETTINGS[0], SETTINGS[1], SETTINGS[3]];
     let mut race = Race::new(settings.len() * NODES.len());
     for turn in race.turns(report.rounds(2)) {
-        let nodes = NODES[turn.contender % NODES.len()];
-        let (_, store) = settings[turn.contender / NODES.len()];
-        let all_calls = if store.2 > 0 { 10 * BUSY_CALLS } else { BUSY_CALLS };
-        let calls = all_calls / (nodes * TASKS);
-        let settings = NodeSettings { max: ENDLESS, subjects: BUSY_SUBJECTS, calls, store };
+        let (nodes, (_, settings)) =
+            (NODES[turn.contender % NODES.len()], settings[turn.contender / NODES.len()]);
+        let calls = if settings.2 > 0 { 10 * BUSY_CALLS } else { BUSY_CALLS };
+        let settings = NodeSettings::new(settings, ENDLESS, BUSY_SUBJECTS, calls / (nodes * TASKS));
         let result = run(settings, nodes, false, 0).await?;
         assert_eq!(result.failed, 0, "nothing happens to the server");
-        race.record(turn, [result.seconds / all_calls as f64]);
+        race.record(turn, [result.seconds / calls as f64]);
     }
     let columns = ["nodes"].into_iter().chain(settings.map(|(name, _)| name));
     let mut table = Table::new("decisions per second of several nodes", columns);
@@ -135,10 +131,22 @@ pub(super) async fn rates(report: &mut Report) -> Result {
     let chart = Chart {
         name: "nodes",
         title: "Decisions on one Redis, by the number of nodes",
-        note: "Each node a process with 16 in flight, 100 subjects, four limits; one machine.",
+        note: "Each node a process with 16 in flight, 100 subjects, four limits, all requests pass; one machine.",
         unit: "decisions per second",
+        is_logarithmic: true,
     };
     report.chart(&chart, table)
+}
+
+impl NodeSettings {
+    const fn new(
+        (coalesces, caches_denials, lease): (bool, bool, u32),
+        max: u32,
+        subjects: usize,
+        calls: usize,
+    ) -> Self {
+        Self { max, subjects, calls, coalesces, caches_denials, lease }
+    }
 }
 
 /// Runs all nodes, and cuts their connections up to `cuts` times. Returns their combined results
@@ -237,13 +245,12 @@ impl Node {
 /// makes its requests, and prints the result.
 pub(crate) fn node(url: &str, settings: &str) -> Result {
     let settings: NodeSettings = serde_json::from_str(settings)?;
-    let (coalesces, caches_denials, lease) = settings.store;
     super::run(async {
         let store = RedisStore::builder(url)
             .connections(2)
-            .coalesce(coalesces)
-            .local_denial(caches_denials)
-            .lease(lease)
+            .lease(settings.lease)
+            .coalesce(settings.coalesces)
+            .local_denial(settings.caches_denials)
             // The wait is long, so that no call fails because the machine is busy.
             .connection_wait(Duration::from_secs(5))
             .connect()
@@ -257,8 +264,9 @@ pub(crate) fn node(url: &str, settings: &str) -> Result {
 
 async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult> {
     // Shorter windows could end during the run.
-    let periods = ["hour", "day", "week", "month"];
-    let policy = policy(periods.map(|period| format!("{}/{period}", settings.max)))?;
+    let periods = Period::NAMED.into_iter().filter(|period| *period > Period::MINUTE);
+    let limits = periods.map(|period| Limit::new(settings.max.into(), period));
+    let policy = Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?;
     let subjects: Arc<Vec<Subject>> =
         Arc::new((0..settings.subjects).map(|n| Subject::user(&n.to_string())).collect());
     let mut all = NodeResult { allowed: vec![0; settings.subjects], ..NodeResult::default() };
@@ -270,7 +278,7 @@ async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult> {
         for task in tasks {
             all.add(task.await?);
         }
-        Result::<()>::Ok(())
+        Ok::<_, Box<dyn std::error::Error>>(())
     })
     .await;
     done?;

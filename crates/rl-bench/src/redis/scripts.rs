@@ -21,10 +21,8 @@ use tokio::task::JoinSet;
 use super::candidate::{id, store};
 use super::server::Server;
 use crate::Result;
-use crate::algorithms::policy;
-use crate::measure::{median, quantile, sorted, time_on_processor};
-use crate::report::Bound::AtMost;
-use crate::report::{Report, Table};
+use crate::measure::{Estimate, median, quantile, sorted, time_on_processor};
+use crate::report::{Bound, Report, Table};
 
 const HOUR: u64 = 3_600_000_000;
 /// Half an hour after midnight. No window of whole hours begins at this time.
@@ -36,6 +34,12 @@ const SAMPLES: usize = 101;
 /// The control script takes about as long as the longest other script.
 const CONTROL: &str = "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
 const MOST: u64 = 9_007_199_254_740_991;
+
+/// Parses limits in text form into a policy.
+fn policy<S: AsRef<str>>(limits: impl IntoIterator<Item = S>) -> Result<Policy> {
+    let limits = limits.into_iter().map(|text| text.as_ref().parse());
+    Ok(Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?)
+}
 
 /// Returns a policy with the maximum number of sliding windows of 200 buckets.
 fn windows_of_200() -> Result<Policy> {
@@ -154,13 +158,12 @@ async fn cases(report: &mut Report, table: &mut Table) -> Result {
         let refund = async |n: usize| {
             refund(&bench.store, &bench.policy, &charged[n * 7_919 % entries], of).await
         };
-        let name_of_refund = if of == RefundOf::Permits { "release" } else { "refund" };
-        let refunds = bench.sample(table, name_of_refund, SAMPLES.min(entries - 1), refund).await?;
+        let refunds = bench.sample(table, "refund", SAMPLES.min(entries - 1), refund).await?;
         let checks = bench.sample_decisions(table).await?;
         if name == "log of 100 000" {
             for (operation, samples) in [("refund", refunds), ("check", checks)] {
                 let what = format!("{name}: server time of a {operation}");
-                report.goal(what, AtMost(200.0), median(samples));
+                report.goal(&what, Bound::AtMost(200.0), "µs", Estimate::exact(median(samples)));
             }
             bench.sample_expiry(table, HOUR - 500 * entries as u64).await?;
         }
@@ -217,8 +220,8 @@ async fn batches(report: &Report, table: &mut Table) -> Result {
                     let mut calls = JoinSet::new();
                     for call in 0..128 {
                         let (store, policy) = (bench.store.clone(), bench.policy.clone());
-                        // In every second sample, the cost is nearly the whole `max` of most kinds,
-                        // so most calls are denied.
+                        // In every second sample, the cost is nearly the whole `max` of most kinds, so
+                        // most calls are denied.
                         let cost = 1 + (call % costs) as u64 + if n % 2 == 0 { 0 } else { 999_990 };
                         calls.spawn(async move {
                             decide(&store, &policy, call % subjects, Mode::Check, cost)

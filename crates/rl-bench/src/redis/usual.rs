@@ -3,15 +3,33 @@
 
 use rl_core::Limit;
 
-use crate::algorithms::{CONCURRENCY, ONE_WINDOW};
+use crate::algorithms::ONE_WINDOW;
 
-/// A script, and how it is called.
-pub(super) struct Script {
+/// The usual script of several fixed windows: a name and its text.
+pub(super) const SIX_KEYS: (&str, &str) =
+    ("the usual script, six keys", concat!(include_str!("lua/six_keys.lua"), "return reply"));
+
+/// The same, but it also returns the server's time in µs, which a client needs to know when the
+/// windows end.
+pub(super) const SIX_KEYS_TIMED: (&str, &str) = (
+    "six-key script with the time",
+    concat!(
+        include_str!("lua/six_keys.lua"),
+        "local time = redis.call('TIME')\nreply[#reply + 1] = time[1] * 1000000 + time[2]\nreturn reply"
+    ),
+);
+
+/// A script for one algorithm.
+#[derive(Debug)]
+pub(super) struct Usual {
     pub(super) name: &'static str,
+    /// The name of the table row for the algorithm.
+    row: &'static str,
     pub(super) text: &'static str,
-    /// The suffixes of the names of its keys.
-    pub(super) keys: Vec<String>,
-    pub(super) arguments: Vec<u64>,
+    /// The suffixes of the names of its keys, one for each key.
+    pub(super) keys: &'static [&'static str],
+    /// Returns the arguments for a limit.
+    pub(super) arguments: fn(Limit) -> Vec<u64>,
     pub(super) last: LastArgument,
 }
 
@@ -21,91 +39,87 @@ pub(super) enum LastArgument {
     None,
     /// The time of the client, in ms.
     Time,
-    /// The id of the holder of a permit, which is released immediately.
+    /// The id of the holder of a permit.
     Holder,
 }
 
-impl Script {
-    /// Returns an empty script, the lower bound of every script.
-    pub(super) fn empty() -> Self {
-        Self::new("a script that does nothing", "return 1", &[""], Vec::new())
-    }
+/// The scripts. Some keys have the number of a window in their names. That number is fixed here,
+/// because it does not change how long the server needs.
+static ALL: [Usual; 10] = [
+    usual(ONE_WINDOW, "counter", include_str!("lua/window.lua"), max_and_period),
+    Usual {
+        keys: &[":489890"],
+        ..usual(
+            "fixed window on the clock",
+            "counter by hour",
+            include_str!("lua/window.lua"),
+            max_and_period,
+        )
+    },
+    usual("sliding log", "sorted set", include_str!("lua/log.lua"), max_and_period),
+    usual(
+        "sliding window, 60 buckets",
+        "hash of buckets",
+        include_str!("lua/buckets.lua"),
+        |limit| vec![limit.max(), millis(limit), millis(limit) / 60],
+    ),
+    usual(
+        "sliding window, 10 buckets",
+        "hash of buckets",
+        include_str!("lua/buckets.lua"),
+        |limit| vec![limit.max(), millis(limit), millis(limit) / 10],
+    ),
+    Usual {
+        keys: &[":489890", ":489889"],
+        last: LastArgument::Time,
+        ..usual(
+            "sliding window counter",
+            "two counters",
+            include_str!("lua/window_counter.lua"),
+            max_and_period,
+        )
+    },
+    usual("token bucket", "tokens in a hash", include_str!("lua/bucket.lua"), |limit| {
+        vec![limit.max(), 1, (millis(limit) / limit.max()).max(1)]
+    }),
+    usual(
+        "token bucket, interval refill",
+        "tokens in a hash",
+        include_str!("lua/bucket.lua"),
+        |limit| vec![limit.max(), limit.max(), millis(limit)],
+    ),
+    usual("GCRA", "time as text", include_str!("lua/gcra.lua"), |limit| {
+        let pause = 1_000 * millis(limit) / limit.max();
+        vec![pause, pause * limit.max()]
+    }),
+    Usual {
+        last: LastArgument::Holder,
+        ..usual("concurrency", "sorted set", include_str!("lua/semaphore.lua"), max_and_period)
+    },
+];
 
-    fn new(name: &'static str, text: &'static str, keys: &[&str], arguments: Vec<u64>) -> Self {
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        Self { name, text, keys, arguments, last: LastArgument::None }
-    }
+const fn usual(
+    row: &'static str,
+    name: &'static str,
+    text: &'static str,
+    arguments: fn(Limit) -> Vec<u64>,
+) -> Usual {
+    Usual { name, row, text, keys: &[""], arguments, last: LastArgument::None }
+}
 
-    /// Returns the usual script of fixed windows: a key for each of these periods in ms, and a
-    /// limit of `max` units in each.
-    pub(super) fn windows(max: u64, periods: &[u64]) -> Self {
-        Self {
-            keys: (0..periods.len()).map(|n| format!(":limit-{n}")).collect(),
-            arguments: [&vec![max; periods.len()], periods].concat(),
-            ..Self::new(
-                "the usual script, six keys",
-                concat!(include_str!("lua/six_keys.lua"), "return reply"),
-                &[],
-                Vec::new(),
-            )
-        }
+impl Usual {
+    /// Returns the script for the row with this name.
+    pub(super) fn of(row: &str) -> Option<&'static Self> {
+        ALL.iter().find(|script| script.row == row)
     }
+}
 
-    /// Makes the script of fixed windows also return the server's time in µs, which a client needs
-    /// to know when the windows end.
-    pub(super) fn with_time(self) -> Self {
-        let text = concat!(
-            include_str!("lua/six_keys.lua"),
-            "local time = redis.call('TIME')\n",
-            "reply[#reply + 1] = time[1] * 1000000 + time[2]\nreturn reply"
-        );
-        Self { name: "six-key script with the time", text, ..self }
-    }
+fn millis(limit: Limit) -> u64 {
+    limit.period().as_millis()
+}
 
-    /// Returns the usual script for the row of an algorithm, with this limit. Some keys have the
-    /// number of a window in their names. That number is fixed here, because it does not change how
-    /// long the server needs.
-    pub(super) fn of(row: &str, limit: Limit) -> Option<Self> {
-        let (max, millis) = (limit.max(), limit.period().as_millis());
-        let pause = 1_000 * millis / max;
-        let window = include_str!("lua/window.lua");
-        let (buckets, bucket) = (include_str!("lua/buckets.lua"), include_str!("lua/bucket.lua"));
-        let counter = include_str!("lua/window_counter.lua");
-        let (log, semaphore) = (include_str!("lua/log.lua"), include_str!("lua/semaphore.lua"));
-        let script = |name, text, arguments| Self::new(name, text, &[""], arguments);
-        Some(match row {
-            ONE_WINDOW => script("counter", window, vec![max, millis]),
-            "fixed window on the clock" => {
-                Self::new("counter by hour", window, &[":489890"], vec![max, millis])
-            }
-            "sliding log" => script("sorted set", log, vec![max, millis]),
-            "sliding window, 60 buckets" => {
-                script("hash of buckets", buckets, vec![max, millis, millis / 60])
-            }
-            "sliding window, 10 buckets" => {
-                script("hash of buckets", buckets, vec![max, millis, millis / 10])
-            }
-            "sliding window counter" => {
-                let keys = [":489890", ":489889"];
-                let script = Self::new("two counters", counter, &keys, vec![max, millis]);
-                Self { last: LastArgument::Time, ..script }
-            }
-            "token bucket" => {
-                script("tokens in a hash", bucket, vec![max, 1, (millis / max).max(1)])
-            }
-            "token bucket, interval refill" => {
-                script("tokens in a hash", bucket, vec![max, max, millis])
-            }
-            "GCRA" => {
-                script("time as text", include_str!("lua/gcra.lua"), vec![pause, pause * max])
-            }
-            CONCURRENCY => {
-                let script = script("sorted set", semaphore, vec![max, millis]);
-                Self { last: LastArgument::Holder, ..script }
-            }
-            _ => return None,
-        })
-    }
+fn max_and_period(limit: Limit) -> Vec<u64> {
+    vec![limit.max(), millis(limit)]
 }
 
 #[cfg(test)]
@@ -115,8 +129,9 @@ mod tests {
 
     #[test]
     fn every_algorithm_has_a_script_of_its_own() {
-        for (name, limit) in ALGORITHMS {
-            assert!(Script::of(name, limit.parse().unwrap()).is_some(), "{name}");
+        for (name, _) in ALGORITHMS {
+            assert!(Usual::of(name).is_some(), "{name}");
         }
+        assert_eq!(ALL.len(), ALGORITHMS.len());
     }
 }

@@ -189,10 +189,6 @@ impl FollowedFile {
         self.requests.reload(deadline).unwrap_or_else(|| Err(self.unstable_error(deadline)))
     }
 
-    pub(super) const fn timing(&self) -> Timing {
-        self.timing
-    }
-
     pub(super) fn secret(&self) -> KeySecret {
         self.state().secret.clone()
     }

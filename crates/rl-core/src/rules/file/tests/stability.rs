@@ -556,11 +556,9 @@ fn the_check_of_a_file_that_was_read_in_time_is_waited_for() {
     assert!(is_checking.load(Ordering::Acquire));
 
     let (sender, result) = mpsc::channel();
-    let check = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
-        sender.send("checked").unwrap();
-    });
-    let deadline = Duration::from_millis(1);
+    // To start a thread takes longer than this deadline.
+    let deadline = Duration::ZERO;
+    let check = std::thread::spawn(move || sender.send("checked").unwrap());
     assert_eq!(wait(&result, deadline, &is_checking), Some("checked"));
     check.join().unwrap();
     let (_sender, result) = mpsc::channel::<()>();
