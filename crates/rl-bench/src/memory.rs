@@ -150,7 +150,8 @@ pub(crate) fn space(report: &mut Report) -> Result {
     };
     let mut table = Table::new(&format!("bytes of a subject, of {count}"), ["", "bytes"]);
     let gcra = Policy::new(["90000000/hour:gcra".parse()?])?;
-    let cases: [(&str, &dyn Fn() -> Limiter, Option<f64>); 4] = [
+    type Case<'a> = (&'a str, &'a dyn Fn() -> Limiter, Option<f64>);
+    let cases: [Case<'_>; 4] = [
         ("ours, six periods", &|| ours(ENDLESS, count), Some(112.0)),
         ("ours, one GCRA", &|| ours_of(&gcra, 2 * count), Some(256.0)),
         ("governor, one", &|| other("governor, one"), None),

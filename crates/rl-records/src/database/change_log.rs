@@ -65,9 +65,8 @@ pub(crate) async fn changes_since(
     last: &Position,
     seen: Option<&Position>,
 ) -> Result<ChangesSince, DatabaseError> {
-    let contradicts = |found: &Position| {
-        seen.is_some_and(|seen| seen.number == found.number && seen != found)
-    };
+    let contradicts =
+        |found: &Position| seen.is_some_and(|seen| seen.number == found.number && seen != found);
     if contradicts(last) {
         return Ok(ChangesSince::Unknown);
     }

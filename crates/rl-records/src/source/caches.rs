@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 use super::cache::{Cache, Load};
 use super::timeline::{PolicyOf, Timeline};
-use crate::database::{Database, Kind, Listener, Position, consumer_records, key_tier, resource_limit};
+use crate::database::{
+    Database, Kind, Listener, Position, consumer_records, key_tier, resource_limit,
+};
 use crate::error::DatabaseError;
 use crate::resource::ResourceLimitContent;
 
