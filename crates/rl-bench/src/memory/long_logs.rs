@@ -181,7 +181,7 @@ impl Log {
         let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
         let (policy, units, uncharged) = (&self.policy, 1, LimitSet::EMPTY);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        drop(self.store.refund(refund));
+        drop(self.store.settle(&[refund.into()]));
     }
 
     /// Returns the ns of each operation on a full log, which is full again at the end.

@@ -300,7 +300,7 @@ impl StoreCall {
             let (charged, units) = (decision.at(), decision.granted());
             let (of, uncharged) = (RefundOf::Permits, decision.uncharged());
             let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-            store.refund(refund).await.expect("the server is up");
+            store.settle(&[refund.into()]).await.expect("the server is up");
         }
         is_allowed(decision)
     }

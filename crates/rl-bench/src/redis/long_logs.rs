@@ -116,7 +116,8 @@ impl Logs {
         let (subject, policy, units) = (&self.subjects[subject], &self.policy, 1);
         let (namespace, of, uncharged) = (&Namespace::default(), kind.refund_of, LimitSet::EMPTY);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        Ok(self.store.refund(refund).await?)
+        self.store.settle(&[refund.into()]).await?;
+        Ok(())
     }
 
     async fn decide(&self, subject: usize, mode: Mode) -> Result<Decision, Box<dyn Error>> {

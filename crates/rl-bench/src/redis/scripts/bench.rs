@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use rl_core::store::{
-    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Store,
-};
+use rl_core::store::{DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, Policy, RedisStore, Subject};
 use tokio::task::JoinSet;
@@ -185,15 +183,16 @@ impl RefundNow {
         let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(*subject)));
         let (charged, of, uncharged, units) = (*charged, *of, LimitSet::EMPTY, 1);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        Ok(self.store.refund(refund).await?)
+        self.store.settle(&[refund.into()]).await?;
+        Ok(())
     }
 
     pub(super) async fn renew(&self) -> Result<Option<Timestamp>, Box<dyn Error>> {
         let Self { policy, at: charged, subject, .. } = self;
         let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(*subject)));
         let (charged, uncharged, units) = (*charged, LimitSet::EMPTY, 1);
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
-        Ok(self.store.renew(renewal).await?)
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged, lease: Lease::Permits };
+        Ok(self.store.renew(renewal).await?.held())
     }
 }
 

@@ -318,7 +318,7 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
             let (namespace, policy) = (&Namespace::default(), &bench.policy);
             let reset = Reset { namespace, subject, policy, limit };
             redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut bench.operator.clone()).await?;
-            bench.store.reset(reset).await?;
+            bench.store.reset(&[reset]).await?;
             // In the readable layout, a reset runs no script. `note` then returns an error, which
             // is no failure here.
             let _ = bench.note().await;
