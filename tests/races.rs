@@ -10,7 +10,7 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use rl_core::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
 use rl_core::time::{Timestamp, TokioClock};
 use rl_core::{Decision, Limit, MaybeReady, MemoryStore, RateLimiter, Subject};
 use rl_tests::web::eventually;
@@ -140,11 +140,11 @@ impl Store for SlowToAnswer {
         self.inside.decide(request)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.inside.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.inside.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         let (renewed, replies) = (self.inside.renew(renewal), StdArc::clone(&self.replies));
         self.asked.add_permits(1);
         MaybeReady::later(async move {
@@ -153,8 +153,8 @@ impl Store for SlowToAnswer {
         })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.inside.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.inside.reset(resets)
     }
 }
 

@@ -8,10 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rl_core::store::{
-    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Settlement,
-    Store,
-};
+use rl_core::store::{DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Settlement, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Algorithm, Cost, Decision, FailureKind, Limit, LimitSet, MemoryStore, Period, Policy,
@@ -267,8 +264,8 @@ impl Twins {
                 let Past { ref policy, charged, granted, uncharged, .. } = *past;
                 let units = units.min(granted);
                 let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-                self.memory.refund(refund).await.unwrap();
-                self.redis.refund(refund).await.unwrap();
+                self.memory.settle(&[refund.into()]).await.unwrap();
+                self.redis.settle(&[refund.into()]).await.unwrap();
             }
             Operation::Renew(back, units) => {
                 let Some(Past { policy, charged, granted, uncharged, .. }) =
@@ -284,18 +281,18 @@ impl Twins {
                     policy,
                     charged: charged_before,
                     units,
-                    uncharged,
+                    uncharged, lease: Lease::Permits,
                 };
                 let rust = self.memory.renew(renewal).await.unwrap();
                 let lua = self.redis.renew(renewal).await.unwrap();
                 assert_eq!(rust, lua);
-                *charged = rust.unwrap_or(*charged);
+                *charged = rust.held().unwrap_or(*charged);
             }
             Operation::Reset(limit) => {
                 let limit = limit.filter(|limit| *limit < policy.limits().len());
                 let reset = Reset { namespace, subject, policy, limit };
-                self.memory.reset(reset).await.unwrap();
-                self.redis.reset(reset).await.unwrap();
+                self.memory.reset(&[reset]).await.unwrap();
+                self.redis.reset(&[reset]).await.unwrap();
             }
         }
     }
@@ -611,15 +608,15 @@ fn a_cached_denial_equals_the_decision_of_the_server() {
                                 of: RefundOf::All,
                                 uncharged: decision.uncharged(),
                             };
-                            memory.refund(refund).await.unwrap();
-                            with.refund(refund).await.unwrap();
+                            memory.settle(&[refund.into()]).await.unwrap();
+                            with.settle(&[refund.into()]).await.unwrap();
                         }
                         Moment::Reset(subject) => {
                             let (subject, policy) = (&who(subject), &policies[0]);
                             let reset =
                                 Reset { namespace: &namespace, subject, policy, limit: None };
-                            memory.reset(reset).await.unwrap();
-                            with.reset(reset).await.unwrap();
+                            memory.reset(&[reset]).await.unwrap();
+                            with.reset(&[reset]).await.unwrap();
                         }
                     }
                 });

@@ -130,7 +130,7 @@ async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
             match step % 8 {
                 6 => {
                     let reset = Reset { namespace, subject, policy, limit: Some(0) };
-                    tested.store.reset(reset).await.unwrap();
+                    tested.store.reset(&[reset]).await.unwrap();
                 }
                 7 => {
                     let charged = tested.decide(Mode::Charge, 9).await;
@@ -143,7 +143,7 @@ async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
                         of: RefundOf::All,
                         uncharged: charged.uncharged(),
                     };
-                    tested.store.refund(refund).await.unwrap();
+                    tested.store.settle(&[refund.into()]).await.unwrap();
                 }
                 mode => {
                     let modes = [Mode::Check, Mode::CheckUpTo, Mode::Charge, Mode::Peek];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rl_core::key::Identified;
 use rl_core::observe::{DecisionEvent, Event, EventKind, Observer};
 use rl_core::rules::{Rule, Rules};
-use rl_core::store::{DecideRequest, Namespace, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, LeaseStatus, Namespace, Renewal, Reset, Settlement, Store, StoreFuture};
 use rl_core::time::Timestamp;
 use rl_core::{
     Cost, Decision, FailureKind, Limit, MaybeReady, MemoryStore, Origin, Part, Policy, RateLimiter,
@@ -25,15 +25,15 @@ impl Store for Down {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+    fn settle(&self, _: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, _: &[Reset<'_>]) -> StoreFuture<()> {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 }

@@ -38,7 +38,7 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
         let (log, _guard) = Log::capture();
         let store = builder(&format!("redis://limiter-user:{PASSWORD}@{address}/")).connect().await;
         let store = store.unwrap();
-        assert_eq!(store.label(), format!("redis {address}"));
+        assert_eq!(store.report().label, format!("redis {address}"));
         let decision = limiter(store).check(&Subject::user("alice"), 1).await;
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
         let lines = log.lines();

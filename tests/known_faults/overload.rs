@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture,
-};
+use rl_core::store::{DecideRequest, LeaseStatus, Mode, Namespace, Part, Renewal, Reset, Settlement, Store, StoreFuture};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, Limit, MaybeReady, MemoryStore, OnFailure, Origin, Policy,
@@ -99,16 +97,16 @@ impl Store for SlowStore {
         })
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.memory.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.memory.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.memory.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.memory.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.memory.reset(resets)
     }
 }
 

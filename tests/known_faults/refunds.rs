@@ -86,15 +86,15 @@ impl Tested {
         let Self { namespace, subject, policy, .. } = self;
         let (charged, uncharged, of) = (charged.at(), charged.uncharged(), RefundOf::All);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        self.store.refund(refund).await.unwrap();
+        self.store.settle(&[refund.into()]).await.unwrap();
     }
 
     async fn lose(&self, loss: Loss, operator: Option<&mut Bystander>) {
         let Self { namespace, subject, policy, .. } = self;
         let reset = |limit| Reset { namespace, subject, policy, limit };
         match loss {
-            Loss::ResetOfAll => self.store.reset(reset(None)).await.unwrap(),
-            Loss::ResetOfTheLimit => self.store.reset(reset(Some(0))).await.unwrap(),
+            Loss::ResetOfAll => self.store.reset(&[reset(None)]).await.unwrap(),
+            Loss::ResetOfTheLimit => self.store.reset(&[reset(Some(0)])).await.unwrap(),
             Loss::Eviction => {
                 for invented in 0.. {
                     // The store evicts the subject that has used the smallest part of its limit,

@@ -6,13 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{
-    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Reservation, ReservationChange,
-    ReservationStatus, Reservations, Reset, Store,
-};
+use rl_core::store::{DecideRequest, Layout, Lease, LeaseStatus, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reservation, Reservations, Reset, Settlement, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
-    Cost, Decision, LimitSet, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
+    Cost, Decision, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
 };
 use rl_tests::{Bystander, RedisServer};
 
@@ -71,20 +68,45 @@ impl World {
         usage.limits().map(|limit| limit.used()).collect()
     }
 
-    async fn change(
+    /// Renews a reservation.
+    async fn renew(
         &self,
         subject: &Subject,
         reserved: &Decision,
         expires: Timestamp,
-        change: ReservationChange,
-    ) -> ReservationStatus {
-        let namespace = &Namespace::default();
-        let policy = reserved.policy().unwrap();
-        let (charged, units) = (reserved.at(), reserved.granted());
-        let uncharged = reserved.uncharged();
-        let reservation =
-            Reservation { namespace, subject, policy, charged, units, uncharged, expires };
-        self.store.change_reservation(reservation, change).await.unwrap()
+    ) -> LeaseStatus<Timestamp> {
+        let renewal = Renewal {
+            namespace: &Namespace::default(),
+            subject,
+            policy: reserved.policy().unwrap(),
+            charged: reserved.at(),
+            units: reserved.granted(),
+            uncharged: reserved.uncharged(),
+            lease: Lease::Reservation { expires, lifetime: LIFETIME },
+        };
+        self.store.renew(renewal).await.unwrap()
+    }
+
+    /// Ends a reservation, and refunds units of it.
+    async fn settle(
+        &self,
+        subject: &Subject,
+        reserved: &Decision,
+        expires: Timestamp,
+        units: u64,
+    ) -> LeaseStatus {
+        let refund = Refund {
+            namespace: &Namespace::default(),
+            subject,
+            policy: reserved.policy().unwrap(),
+            charged: reserved.at(),
+            units,
+            of: RefundOf::Rates,
+            uncharged: reserved.uncharged(),
+        };
+        let reservation = Some(Reservation { units: reserved.granted(), expires });
+        let settlement = Settlement { reservation, ..refund.into() };
+        self.store.settle(&[settlement]).await.unwrap()
     }
 }
 
@@ -95,8 +117,6 @@ fn expires(reserved: &Decision) -> Timestamp {
 fn later(time: Timestamp, by: Duration) -> Timestamp {
     time.plus_micros(by.as_micros().try_into().unwrap())
 }
-
-const KEPT: LimitSet = LimitSet::EMPTY;
 
 #[tokio::test]
 async fn an_expired_reservation_is_settled_at_zero_under_every_algorithm() {
@@ -141,7 +161,7 @@ async fn an_expired_reservation_is_settled_at_zero_under_every_algorithm() {
                 of: RefundOf::Rates,
                 uncharged: charged.uncharged(),
             };
-            world.store.refund(refund).await.unwrap();
+            world.store.settle(&[refund.into()]).await.unwrap();
             let after =
                 [world.check(&dies, policy, 1).await, world.check(&settles, policy, 1).await];
             let [one, other] = after.each_ref().map(|decision| {
@@ -175,19 +195,17 @@ async fn a_renewed_reservation_stays_charged_and_a_settled_one_is_refunded_once(
     let mut until = expires(&reserved);
     for _ in 0..5 {
         world.clock.advance(LIFETIME / 2);
-        let renew = ReservationChange::Renew(LIFETIME);
-        let status = world.change(alice, &reserved, until, renew).await;
+        let status = world.renew(alice, &reserved, until).await;
         until = later(world.clock.now(), LIFETIME);
-        assert_eq!(status, ReservationStatus::Held { expires: until });
+        assert_eq!(status, LeaseStatus::Held(until));
         assert_eq!(world.used(alice, policy).await, [60, 60]);
     }
-    let settle = ReservationChange::Settle { returned: 20, kept: KEPT };
-    let status = world.change(alice, &reserved, until, settle).await;
-    assert!(matches!(status, ReservationStatus::Held { .. }));
+    let status = world.settle(alice, &reserved, until, 20).await;
+    assert_eq!(status, LeaseStatus::Held(()));
     world.clock.advance(2 * LIFETIME);
     assert_eq!(world.check(alice, policy, 1).await.limits().next().unwrap().used(), 41);
-    let status = world.change(alice, &reserved, until, settle).await;
-    assert_eq!(status, ReservationStatus::Expired, "its end is no longer known");
+    let status = world.settle(alice, &reserved, until, 20).await;
+    assert_eq!(status, LeaseStatus::Expired, "its end is no longer known");
     assert_eq!(world.used(alice, policy).await, [41, 41]);
 }
 
@@ -195,12 +213,11 @@ async fn a_renewed_reservation_stays_charged_and_a_settled_one_is_refunded_once(
 async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour"]));
-    let settle = ReservationChange::Settle { returned: 60, kept: KEPT };
     let lost = world.reserve(alice, policy, 60).await;
     world.clock.advance(LIFETIME);
     assert!(world.check(alice, policy, 90).await.is_allowed());
-    let status = world.change(alice, &lost, expires(&lost), settle).await;
-    assert_eq!(status, ReservationStatus::Expired);
+    let status = world.settle(alice, &lost, expires(&lost), 60).await;
+    assert_eq!(status, LeaseStatus::Expired);
     assert_eq!(world.used(alice, policy).await, [90]);
 
     let bob = &Subject::user("bob");
@@ -208,16 +225,16 @@ async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
     world.clock.advance(Duration::from_secs(1));
     let namespace = &Namespace::default();
     let forget = Reset { namespace, subject: bob, policy, limit: None };
-    world.store.reset(forget).await.unwrap();
+    world.store.reset(&[forget]).await.unwrap();
     assert!(world.check(bob, policy, 90).await.is_allowed());
-    world.change(bob, &reset, expires(&reset), settle).await;
+    world.settle(bob, &reset, expires(&reset), 60).await;
     assert_eq!(world.used(bob, policy).await, [90], "units that were reset are not refunded");
 
     let carol = &Subject::user("carol");
     let lost = world.reserve(carol, policy, 60).await;
     Bystander::new(&world.server).await.query::<()>("FLUSHALL").await;
-    let status = world.change(carol, &lost, expires(&lost), settle).await;
-    assert_eq!(status, ReservationStatus::Forgotten);
+    let status = world.settle(carol, &lost, expires(&lost), 60).await;
+    assert_eq!(status, LeaseStatus::Forgotten);
 }
 
 #[tokio::test]
@@ -227,7 +244,7 @@ async fn a_reservation_made_before_a_reset_refunds_nothing_when_it_expires() {
     world.reserve(alice, policy, 60).await;
     world.clock.advance(Duration::from_secs(1));
     let namespace = &Namespace::default();
-    world.store.reset(Reset { namespace, subject: alice, policy, limit: None }).await.unwrap();
+    world.store.reset(&[Reset { namespace, subject: alice, policy, limit: None }]).await.unwrap();
     assert!(world.check(alice, policy, 90).await.is_allowed());
     world.clock.advance(LIFETIME);
     world.check(alice, policy, 1).await;

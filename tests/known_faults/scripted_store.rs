@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, Outcome, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, LeaseStatus, Outcome, Renewal, Reset, Settlement, Store, StoreFuture};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, Limit, MaybeReady, RateLimiter};
 use tokio::sync::oneshot;
@@ -88,15 +88,15 @@ impl Store for ScriptedStore {
         MaybeReady::later(async move { Ok(receiver.await.expect("the test answers")) })
     }
 
-    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+    fn settle(&self, _: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         unreachable!("no test refunds units")
     }
 
-    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         unreachable!("no test holds a permit")
     }
 
-    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, _: &[Reset<'_>]) -> StoreFuture<()> {
         unreachable!("no test resets a subject")
     }
 }

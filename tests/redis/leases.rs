@@ -239,10 +239,10 @@ async fn a_reset_discards_leased_units() {
                 u64::from(decide(&store, subject, &policy, Mode::Check, 1).await.is_allowed());
         }
         assert_eq!(allowed, expected);
-        store.reset(Reset { namespace, subject, policy: &policy, limit: None }).await.unwrap();
+        store.reset(&[Reset { namespace, subject, policy: &policy, limit: None }]).await.unwrap();
     }
     decide(&store, subject, &policy, Mode::Check, 1).await;
-    store.reset(Reset { namespace, subject, policy: &policy, limit: None }).await.unwrap();
+    store.reset(&[Reset { namespace, subject, policy: &policy, limit: None }]).await.unwrap();
     let fresh = decide(&store, subject, &policy, Mode::Check, 1).await;
     assert_eq!((fresh.origin(), fresh.limits().next().unwrap().used()), (Origin::Store, 1));
 }

@@ -160,6 +160,7 @@ impl<'a> Timeline<'a> {
             added: cost.saturating_sub(charge.units),
             uncharged: charge.uncharged,
             kept,
+            reservation: None,
         }
     }
 
@@ -227,18 +228,18 @@ impl Twins {
                 let (subject, policy) = (&timeline.subjects[subject], &timeline.rules[rule].0);
                 let namespace = &timeline.namespaces[rule];
                 let renewal =
-                    Renewal { namespace, subject, policy, charged: leased, units, uncharged };
+                    Renewal { namespace, subject, policy, charged: leased, units, uncharged, lease: Lease::Permits };
                 let rust = self.memory.renew(renewal).await.unwrap();
                 assert_eq!(rust, self.redis.renew(renewal).await.unwrap());
-                timeline.past[place][index].leased = rust.unwrap_or(leased);
+                timeline.past[place][index].leased = rust.held().unwrap_or(leased);
             }
             PartsOperation::Reset(rule, subject, limit) => {
                 let (rule, subject) = (rule % count, &timeline.subjects[*subject]);
                 let (policy, namespace) = (&timeline.rules[rule].0, &timeline.namespaces[rule]);
                 let limit = limit.filter(|limit| *limit < policy.limits().len());
                 let reset = Reset { namespace, subject, policy, limit };
-                self.memory.reset(reset).await.unwrap();
-                self.redis.reset(reset).await.unwrap();
+                self.memory.reset(&[reset]).await.unwrap();
+                self.redis.reset(&[reset]).await.unwrap();
             }
         }
     }

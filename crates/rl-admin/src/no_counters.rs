@@ -1,4 +1,4 @@
-use rl_core::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture, StoreReport};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, FailureKind, MaybeReady, StoreError};
 
@@ -16,19 +16,19 @@ impl Store for NoCounters {
         no_counters()
     }
 
-    fn label(&self) -> &str {
-        "none"
+    fn report(&self) -> StoreReport<'_> {
+        StoreReport { label: "none", ..StoreReport::default() }
     }
 
-    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+    fn settle(&self, _: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         no_counters()
     }
 
-    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         no_counters()
     }
 
-    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, _: &[Reset<'_>]) -> StoreFuture<()> {
         no_counters()
     }
 }

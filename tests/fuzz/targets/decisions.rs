@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
+use rl_core::store::{DecideRequest, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, LimitSet, MaybeReady, MemoryStore, Origin, Policy, Subject};
 
@@ -97,7 +97,7 @@ fuzz_target!(|input: (u16, u16, Vec<Operation>)| {
                 let subject = &subjects[usize::from(*subject)];
                 let of = [RefundOf::All, RefundOf::Rates, RefundOf::Permits][usize::from(of) % 3];
                 let (charged, uncharged) = (decision.at(), LimitSet::EMPTY);
-                at_once(store.refund(Refund {
+                at_once(store.settle(&[Refund {
                     namespace,
                     subject,
                     policy,
@@ -105,7 +105,7 @@ fuzz_target!(|input: (u16, u16, Vec<Operation>)| {
                     units,
                     of,
                     uncharged,
-                }));
+                }.into()]));
             }
             Operation::Renew { past: which, units } => {
                 let Some((subject, decision)) = past.get(usize::from(which)) else { continue };
@@ -117,13 +117,13 @@ fuzz_target!(|input: (u16, u16, Vec<Operation>)| {
                     policy,
                     charged,
                     units,
-                    uncharged,
+                    uncharged, lease: Lease::Permits,
                 }));
             }
             Operation::Reset { subject, place } => {
                 let subject = &subjects[usize::from(subject)];
                 let limit = place.map(usize::from);
-                at_once(store.reset(Reset { namespace, subject, policy, limit }));
+                at_once(store.reset(&[Reset { namespace, subject, policy, limit }]));
             }
         }
         assert!(store.len() <= 128);

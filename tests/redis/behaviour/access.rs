@@ -1,8 +1,6 @@
 //! The permissions that a service needs on Redis. With exactly these, it works.
 
-use rl_core::store::{
-    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
-};
+use rl_core::store::{DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
 use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
@@ -60,12 +58,12 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     }
     let (charged, units, policy) = (last.unwrap(), 1, &policy);
     let renewal =
-        Renewal { namespace, subject, policy, charged, units, uncharged: LimitSet::EMPTY };
-    let charged = store.renew(renewal).await.unwrap().unwrap();
+        Renewal { namespace, subject, policy, charged, units, uncharged: LimitSet::EMPTY, lease: Lease::Permits };
+    let charged = store.renew(renewal).await.unwrap().held().unwrap();
     let of = RefundOf::Permits;
     let refund =
         Refund { namespace, subject, policy, charged, units, of, uncharged: LimitSet::EMPTY };
-    store.refund(refund).await.unwrap();
+    store.settle(&[refund.into()]).await.unwrap();
     let keys: Vec<String> = operator.query("KEYS *bob*").await;
     assert_eq!(keys.len(), 3);
     for key in keys {
@@ -78,7 +76,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     assert_eq!((denied.is_allowed(), used), (false, vec![40, 39]));
     assert_eq!(operator.keys_without_expiry().await, [""; 0]);
     assert_eq!(store.healed(), 3);
-    store.reset(Reset { namespace, subject, policy, limit: Some(1) }).await.unwrap();
+    store.reset(&[Reset { namespace, subject, policy, limit: Some(1) }]).await.unwrap();
 }
 
 /// Runs every operation except a reset, which only operators may run.

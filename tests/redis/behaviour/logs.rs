@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
-};
+use rl_core::store::{DecideRequest, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, LimitSet, Policy, RedisStore, RetryAfter, StoreError, Subject,
@@ -71,7 +69,7 @@ impl Logs {
 
     async fn reset(&self, limit: Option<usize>) {
         let Self { namespace, subject, policy, .. } = self;
-        self.store.reset(Reset { namespace, subject, policy, limit }).await.unwrap();
+        self.store.reset(&[Reset { namespace, subject, policy, limit }]).await.unwrap();
     }
 
     /// Makes `count` checks of one unit, each a millisecond after the one before.
@@ -163,7 +161,7 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
                     of,
                     uncharged: LimitSet::EMPTY,
                 };
-                store.refund(refund).await.unwrap();
+                store.settle(&[refund.into()]).await.unwrap();
             }
             (1, Some(charged)) => {
                 let renewal = Renewal {
@@ -172,9 +170,9 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
                     policy,
                     charged,
                     units,
-                    uncharged: LimitSet::EMPTY,
+                    uncharged: LimitSet::EMPTY, lease: Lease::Permits,
                 };
-                past.extend(store.renew(renewal).await.unwrap());
+                past.extend(store.renew(renewal).await.unwrap().held());
             }
             (2, _) if number(20) == 0 => logs.reset(Some(number(3) as usize)).await,
             (3, _) => past.push(logs.decide(Mode::Charge, 1).await.at()),
@@ -279,7 +277,7 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
             let of = RefundOf::All;
             let uncharged = LimitSet::EMPTY;
             let refund = Refund { namespace, subject, policy, charged, units: 1, of, uncharged };
-            store.refund(refund).await.unwrap();
+            store.settle(&[refund.into()]).await.unwrap();
             let since = logs.operator.calls().await;
             let count = |command: &str| {
                 let calls = |of: &std::collections::BTreeMap<String, u64>| {
@@ -398,7 +396,7 @@ async fn assert_refused_and_untouched(
     let of = RefundOf::All;
     let refund =
         Refund { namespace, subject, policy, charged, units: 1, of, uncharged: LimitSet::EMPTY };
-    let error = store.refund(refund).await.unwrap_err();
+    let error = store.settle(&[refund.into()]).await.unwrap_err();
     assert_eq!(error.kind(), FailureKind::Corrupt, "{what}");
     for (key, before) in keys.iter().zip(before) {
         let after: Vec<u8> = logs.operator.send(redis::cmd("DUMP").arg(key)).await;
@@ -501,7 +499,7 @@ async fn concurrent_requests_never_hold_more_permits_than_the_limit() {
             of,
             uncharged: LimitSet::EMPTY,
         };
-        store.refund(refund).await.unwrap();
+        store.settle(&[refund.into()]).await.unwrap();
     }
     assert_eq!(at_once(100).await.len(), 7);
     assert_eq!(server.keys_without_expiry().await, [""; 0]);

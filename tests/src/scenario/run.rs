@@ -166,13 +166,13 @@ impl Run<'_> {
                         of: RefundOf::All,
                         uncharged: decision.uncharged(),
                     };
-                    self.store.refund(refund).await?;
+                    self.store.settle(&[refund.into()]).await?;
                 }
             }
             Operation::Reset(limit) => {
                 let limit = limit.as_ref().and_then(|name| current.position(name));
                 let reset = Reset { namespace, subject, policy: current, limit };
-                self.store.reset(reset).await?;
+                self.store.reset(&[reset]).await?;
             }
             Operation::SetLimits(Ok(policy)) => *current = policy.clone(),
             Operation::SetLimits(Err(unknown)) => return Err(Stop::Cannot(unknown.to_string())),

@@ -74,7 +74,7 @@ impl Candidate {
                     let uncharged = decision.uncharged();
                     let refund =
                         Refund { namespace, subject, policy, charged, units, of, uncharged };
-                    store.refund(refund).await.expect("the server is up");
+                    store.settle(&[refund.into()]).await.expect("the server is up");
                 }
                 is_allowed
             })

@@ -6,7 +6,7 @@ use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reset};
+use crate::store::{DecideRequest, Lease, Namespace, Part, Refund, RefundOf, Renewal, Reset};
 use crate::time::Timestamp;
 
 impl Suite {
@@ -72,7 +72,7 @@ impl Tested<'_> {
             of,
             uncharged: decision.uncharged(),
         };
-        let done = self.suite.store.refund(refund).await;
+        let done = self.suite.store.settle(&[refund.into()]).await;
         done.unwrap_or_else(|error| failed(policy, &error));
     }
 
@@ -84,14 +84,14 @@ impl Tested<'_> {
     ) -> Option<Timestamp> {
         let Self { namespace, subject, .. } = self;
         let uncharged = LimitSet::EMPTY;
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged, lease: Lease::Permits };
         let renewed = self.suite.store.renew(renewal).await;
-        renewed.unwrap_or_else(|error| failed(policy, &error))
+        renewed.unwrap_or_else(|error| failed(policy, &error)).held()
     }
 
     pub(super) async fn reset(&self, policy: &Policy, limit: Option<usize>) {
         let Self { namespace, subject, .. } = self;
-        let done = self.suite.store.reset(Reset { namespace, subject, policy, limit }).await;
+        let done = self.suite.store.reset(&[Reset { namespace, subject, policy, limit }]).await;
         done.unwrap_or_else(|error| failed(policy, &error));
     }
 }

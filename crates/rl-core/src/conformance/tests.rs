@@ -11,7 +11,7 @@ use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, LeaseStatus, Namespace, Part, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// The fault of a store.
@@ -185,28 +185,32 @@ impl Store for Faulty {
         MaybeReady::ready(Ok(decision))
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let subject = self.subject(refund.subject, refund.policy);
-        let policy = self.policy(refund.policy);
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        let [settlement] = *settlements else { unreachable!("the suite settles one subject") };
+        let subject = self.subject(settlement.subject, settlement.policy);
+        let policy = self.policy(settlement.policy);
         let anew = match self.fault {
             Fault::RefundsInAnyWindow => true,
             Fault::RefundsAfterAReset => self.resets.load(Ordering::SeqCst) > 0,
             _ => false,
         };
-        let charged = if anew { self.clock.now() } else { refund.charged };
-        self.inner.refund(Refund { subject: &subject, policy: &policy, charged, ..refund })
+        let now = anew.then(|| self.clock.now());
+        let charged = now.unwrap_or(settlement.charged);
+        let leased = now.unwrap_or(settlement.leased);
+        let (subject, policy) = (&subject, &policy);
+        self.inner.settle(&[Settlement { subject, policy, charged, leased, ..settlement }])
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         if self.fault == Fault::RenewsWhatHasEnded {
-            return MaybeReady::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(LeaseStatus::Held(renewal.charged)));
         }
         self.inner.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
         self.resets.fetch_add(1, Ordering::SeqCst);
-        self.inner.reset(reset)
+        self.inner.reset(resets)
     }
 }
 

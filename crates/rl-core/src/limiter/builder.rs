@@ -340,7 +340,7 @@ impl RateLimiterBuilder {
         let primary = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
         // Another store may be in this process too. A warning too many does no harm.
-        let is_shared = primary.label() != "memory";
+        let is_shared = primary.report().label != "memory";
         let rules = rules.map(|rules| rules.activate(&namespace, is_shared).map(Box::new));
         let rules = rules.transpose();
         let rules = rules.map_err(BuildError::Rules)?;
@@ -348,7 +348,7 @@ impl RateLimiterBuilder {
         let shares = fallback.as_ref().map(|Fallback { store, share }| registration::Shares {
             share: *share,
             limiter: namespace.clone(),
-            fallback: store.label().to_owned(),
+            fallback: store.report().label.to_owned(),
         });
         let registration = registration::register(&primary, own, rules.as_deref(), shares);
         let [in_flight, fallback_slots] = [(); 2].map(|()| InFlight::new(max_in_flight, deadline));

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::counters::Counters;
+use super::parts::Counters;
 use super::near_limit::{Crossing, NearLimits};
 use super::stores::Stores;
 use crate::decision::{Decision, Origin};
@@ -28,8 +28,8 @@ impl EventNames {
         let fallback = stores.fallback.as_ref();
         Self {
             limiter: stores.namespace.to_string(),
-            store: stores.primary.label().to_owned(),
-            fallback: fallback.map_or(String::new(), |fallback| fallback.store.label().to_owned()),
+            store: stores.primary.report().label.to_owned(),
+            fallback: fallback.map_or(String::new(), |fallback| fallback.store.report().label.to_owned()),
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::counters::Counters;
+use super::parts::Counters;
 use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::{FailurePolicy, OnFailure};

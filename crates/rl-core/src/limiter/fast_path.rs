@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::counters::Counters;
+use super::parts::Counters;
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;

@@ -3,9 +3,7 @@
 mod administration;
 mod build_error;
 mod builder;
-mod charges;
 mod circuit_breaker;
-mod counters;
 mod damaged_subjects;
 mod decision_events;
 mod events;
@@ -15,7 +13,7 @@ mod in_flight;
 mod named_rule;
 mod near_limit;
 mod operation;
-mod owned_parts;
+mod parts;
 mod permit;
 mod pipeline;
 mod places;
@@ -293,9 +291,10 @@ impl RateLimiter {
                     .collect()
             }
         };
+        let report = pipeline.stores.primary.report();
         pipeline.tally.stats(LimiterState {
-            store_name: pipeline.stores.primary.label(),
-            store: pipeline.stores.primary.store_stats(),
+            store_name: report.label,
+            store: report.stats,
             in_flight: pipeline.waiting_for_stores(),
             waiting: pipeline.wait_queues.waiting(),
             is_breaker_closed: pipeline.breaker.is_closed(),

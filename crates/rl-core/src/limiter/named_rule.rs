@@ -12,7 +12,8 @@ use crate::rules::OfRule;
 /// The match, the exemptions and the cost of the rule do not apply. The tier of the subject is that
 /// of [`tier_by`](crate::rules::Rules::tier_by), unless [`tier`](Self::tier) names one. If the limiter
 /// has no such rule when a request is decided, the failure policy decides it, as for
-/// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported); reading and resetting its counters fails.
+/// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported). Reading and resetting its counters
+/// fails.
 ///
 /// # Examples
 ///

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-use super::counters::Counters;
+use super::parts::Counters;
 use crate::decision::{LimitStatus, Origin};
 use crate::time::Timestamp;
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::charges::summed_costs;
+use super::parts::summed_costs;
 use super::operation::Operation;
 use super::stores::Stores;
 use crate::decision::{Decision, DecisionList};

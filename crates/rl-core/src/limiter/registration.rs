@@ -29,12 +29,13 @@ pub(super) fn register(
     }
     let of_rules = current.iter().flat_map(|rules| rules.policies());
     let may_change = rules.is_some_and(ActiveRules::may_change);
-    let registered = store
-        .registry()
+    let report = store.report();
+    let registered = report
+        .registry
         .map(|registry| registry.register(own.into_iter().chain(of_rules), may_change));
     let (token, conflict) = registered.unzip();
     if let Some(namespace) = conflict.flatten() {
-        observe::shared_counters(EventLocation::new(namespace.as_str(), store.label()));
+        observe::shared_counters(EventLocation::new(namespace.as_str(), report.label));
     }
     if let Some(rules) = rules {
         let (store, limiter) = (Arc::downgrade(store), token.as_ref().map(Arc::downgrade));
@@ -42,10 +43,10 @@ pub(super) fn register(
             shares.iter().for_each(|shares| shares.warn_of_rules(rules));
             let limiter = limiter.as_ref().and_then(std::sync::Weak::upgrade);
             let (Some(store), Some(limiter)) = (store.upgrade(), limiter) else { return };
-            let registry = store.registry();
-            let conflict = registry.and_then(|all| all.replace(&limiter, rules.policies()));
+            let report = store.report();
+            let conflict = report.registry.and_then(|all| all.replace(&limiter, rules.policies()));
             if let Some(namespace) = conflict {
-                let location = EventLocation::new(namespace.as_str(), store.label());
+                let location = EventLocation::new(namespace.as_str(), report.label);
                 observe::shared_counters(location);
             }
         });

@@ -6,16 +6,13 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::administration::{ResetError, with_policy};
-use super::charges::Charge;
 use super::operation::Operation;
-use super::owned_parts::OwnedParts;
+use super::parts::OwnedParts;
 use super::permit::Permit;
 use super::pipeline::Pipeline;
 use super::rule_policies::RequiredLookups;
-use super::settlements::refund_of;
+use super::settlements::refund_parts;
 use super::waiting::{QueuedRequest, Wait};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::{MaybeReady, done};
@@ -24,8 +21,9 @@ use crate::policy::Policy;
 use crate::rules::OfRule;
 use crate::store::{Part, StoreFuture};
 
-/// A request, as [`RateLimiter::request`](crate::RateLimiter::request) and [`NamedRule::of`](crate::NamedRule::of) create it: the subjects under which
-/// it is counted, and settings for this request alone. The last call says what to do:
+/// The subjects under which a request is counted, and the settings of this request alone.
+/// [`RateLimiter::request`](crate::RateLimiter::request) and
+/// [`NamedRule::of`](crate::NamedRule::of) create it. The last call says what to do:
 ///
 /// | call | charges | returns |
 /// |---|---|---|
@@ -40,7 +38,8 @@ use crate::store::{Part, StoreFuture};
 /// | [`permit`](Self::permit) | | the permit of a decision that was made before |
 /// | [`reset`](Self::reset), [`reset_limit`](Self::reset_limit) | sets counters to unused | |
 ///
-/// A request borrows its subjects, and is cheap to copy.
+/// A request borrows its subjects, and is cheap to copy. [`Part`] describes requests of several
+/// subjects.
 ///
 /// # Examples
 ///
@@ -56,44 +55,6 @@ use crate::store::{Part, StoreFuture};
 /// assert!(request.check().await.is_allowed());
 /// assert!(!request.check().await.is_allowed());
 /// assert_eq!(request.usage().await?.limits().next().map(|limit| limit.used()), Some(3));
-/// # Ok(()) }
-/// ```
-///
-/// # Requests of several parts
-///
-/// A request may belong to several subjects at once: its key, its customer, the whole fleet. Each
-/// of them is a [`Part`] with limits and a cost of its own. All parts are decided in one step: all
-/// are charged, or none.
-///
-/// * A denial by one part changes no counter of the others. The order of the parts does not matter.
-/// * Counters belong to the namespace and the subject of a part. If two parts have the same
-///   namespace and subject, their costs are added, and both report the same status. A limit that
-///   counts requests counts one request.
-/// * The failure policy, the circuit breaker and the fallback apply to the request as a whole.
-/// * A request without parts is not limited.
-/// * A decision has at most [`Part::MAX`] parts. A request with more parts is a configuration
-///   failure. So is a request with different limits for the same counters.
-///
-/// A key that is over its limit does not use up the limit of the fleet:
-///
-/// ```
-/// use rl_core::{Limit, Part, Policy, RateLimiter, Subject};
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = RateLimiter::builder().limit(Limit::per_minute(2)).build()?;
-/// let fleet = limiter.namespace().rule("fleet")?;
-/// let (of_key, of_fleet) = (Policy::new([Limit::per_minute(2)])?, Policy::new([Limit::per_hour(100)])?);
-/// let (key, all) = (Subject::consumer("abc123"), Subject::global());
-/// let of_fleet = Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet);
-///
-/// for _ in 0..5 {
-///     let parts = [Part::new(&key, &of_key, 1.into()), of_fleet];
-///     let decision = limiter.request(&parts).check().await;
-///     let over: Vec<_> = decision.parts().map(|part| part.is_over()).collect();
-///     assert_eq!(over, [!decision.is_allowed(), false]);
-/// }
-/// let usage = limiter.request(&of_fleet).usage().await?;
-/// assert_eq!(usage.limits().next().map(|hour| hour.used()), Some(2));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy)]
@@ -244,6 +205,18 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Decides whether the cost would be granted now. Charges nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::{Limit, RateLimiter, Subject};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).build()?;
+    /// let caller = Subject::consumer("abc123");
+    /// assert!(limiter.request(&caller).cost(5).peek().await.is_allowed());
+    /// assert!(!limiter.request(&caller).cost(6).peek().await.is_allowed());
+    /// # Ok(()) }
+    /// ```
     pub fn peek(self) -> MaybeReady<Decision> {
         self.decide(Mode::Peek)
     }
@@ -275,6 +248,21 @@ impl<'a> LimiterRequest<'a> {
     /// holds nothing. With
     /// [`reservation_expires_after`](crate::RateLimiterBuilder::reservation_expires_after), the
     /// charge is refunded if this process dies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::{Limit, RateLimiter, Subject};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::concurrency(1)?).build()?;
+    /// let caller = Subject::consumer("abc123");
+    /// let permit = limiter.request(&caller).acquire().await;
+    /// assert!(permit.decision().is_allowed());
+    /// assert!(!limiter.request(&caller).acquire().await.decision().is_allowed());
+    /// drop(permit);
+    /// assert!(limiter.request(&caller).acquire().await.decision().is_allowed());
+    /// # Ok(()) }
+    /// ```
     pub fn acquire(self) -> MaybeReady<Permit> {
         let decision = self.reserving(true).check();
         self.permit_once_decided(decision)
@@ -343,20 +331,19 @@ impl<'a> LimiterRequest<'a> {
     ///
     /// Resolves to an error if the store fails. Units may have been refunded nevertheless.
     pub fn refund(self, decision: &Decision, units: &[u64]) -> StoreFuture<()> {
-        let pipeline = self.pipeline;
+        let Pipeline { stores, tally, .. } = &**self.pipeline;
+        let refund = |parts: &[Part<'_>]| refund_parts(stores, tally, parts, decision, units);
         // A decision on a part that is undisclosed shows its policy only as that of the part.
         let of_first = decision.of_part(0);
         match (self.subjects.0, of_first.as_ref().and_then(Decision::policy)) {
-            (Subjects::Parts(parts), _) => refund(pipeline, parts, decision, units),
+            (Subjects::Parts(parts), _) => refund(parts),
             (Subjects::Subject(subject), Some(policy)) => {
-                refund(pipeline, &[Part::new(subject, policy, Cost::ZERO)], decision, units)
+                refund(&[Part::new(subject, policy, Cost::ZERO)])
             }
             (Subjects::Rule(of), Some(policy)) => {
                 let rules = self.pipeline.current_rules();
-                let part = rules
-                    .as_ref()
-                    .and_then(|rules| rules.part_of_rule(of, Some(policy), Cost::ZERO));
-                refund(pipeline, part.as_slice(), decision, units)
+                let part = rules.as_ref().and_then(|all| all.part_of_rule(of, Some(policy), Cost::ZERO));
+                refund(part.as_slice())
             }
             // No store has made the decision, so nothing is charged.
             (_, None) => done(),
@@ -374,6 +361,19 @@ impl<'a> LimiterRequest<'a> {
     /// The limits of a rule and of its tiers share counters if they have the same algorithm and
     /// period. So the same use may be above the limits of the rule and below those of a
     /// [tier](crate::NamedRule::tier).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::{Limit, RateLimiter, Subject};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).build()?;
+    /// let caller = Subject::consumer("abc123");
+    /// limiter.check(&caller, 2).await;
+    /// let usage = limiter.request(&caller).usage().await?;
+    /// assert_eq!(usage.limits().next().map(|limit| (limit.used(), limit.max())), Some((2, 5)));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -395,6 +395,19 @@ impl<'a> LimiterRequest<'a> {
     /// the rule, because a request may have had any tier.
     ///
     /// On Redis, this takes one call for each 128 parts, or for those in each slot of a cluster.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::{Limit, RateLimiter, Subject};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).build()?;
+    /// let caller = Subject::consumer("abc123");
+    /// limiter.check(&caller, 5).await;
+    /// limiter.request(&caller).reset().await?;
+    /// assert!(limiter.check(&caller, 5).await.is_allowed());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -659,23 +672,6 @@ fn decide_parts(
         None => pipeline.decide_parts_by_steps(parts, operation),
         Some(wait) => QueuedRequest::of_parts(pipeline, parts, wait, operation).check(),
     }
-}
-
-/// Refunds units of the charge of `decision` to each part, in one step.
-fn refund(
-    pipeline: &Pipeline,
-    parts: &[Part<'_>],
-    decision: &Decision,
-    units: &[u64],
-) -> StoreFuture<()> {
-    let stores = &pipeline.stores;
-    let charges = Charge::of_parts(&stores.namespace, parts, decision);
-    for part in charges.iter().flat_map(|charge| &charge.parts) {
-        let refunded = units.get(part.index).map_or(0, |units| part.units.min(*units));
-        pipeline.tally.refunded(refunded);
-    }
-    let refunds = charges.iter().filter_map(|charge| refund_of(charge, stores, units));
-    stores.settle(decision, &refunds.collect::<SmallVec<[_; 2]>>())
 }
 
 fn unknown(rule: &str) -> StoreError {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::charges::{Charge, ChargedPart};
+use super::parts::{Charge, ChargedPart, Counters, OwnedParts};
 use super::circuit_breaker::{CallToken, CircuitBreaker};
-use super::counters::Counters;
 use super::events::Events;
-use super::owned_parts::OwnedParts;
 use super::stores::Stores;
+use super::tally::Tally;
 use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
@@ -35,9 +35,26 @@ fn release_of<'a>(charge: &'a Charge<'a>, stores: &'a Stores) -> Option<Settleme
     stores.settlement(decision, *counters, Some(decision.at()), decision.charged())
 }
 
+/// Refunds units of the charge of `decision` to each part, in one step. `units` has one number for
+/// each part.
+pub(super) fn refund_parts(
+    stores: &Stores,
+    tally: &Tally,
+    parts: &[Part<'_>],
+    decision: &Decision,
+    units: &[u64],
+) -> StoreFuture<()> {
+    let charges = Charge::of_parts(&stores.namespace, parts, decision);
+    for part in charges.iter().flat_map(|charge| &charge.parts) {
+        tally.refunded(units.get(part.index).map_or(0, |units| part.units.min(*units)));
+    }
+    let refunds = charges.iter().filter_map(|charge| refund_of(charge, stores, units));
+    stores.settle(decision, &refunds.collect::<SmallVec<[_; 2]>>())
+}
+
 /// Returns the settlement that refunds parts under all limits. `units` has one number for each part
 /// of the request: the most that is refunded to this part.
-pub(super) fn refund_of<'a>(
+fn refund_of<'a>(
     charge: &'a Charge<'a>,
     stores: &'a Stores,
     units: &[u64],
@@ -87,16 +104,23 @@ impl Settlements {
     ) -> StoreFuture<()> {
         let units = decision.charged();
         let freed = stores.refund(decision, counters, RefundOf::Permits, leased, units);
+        self.notify_released(freed, counters)
+    }
+
+    /// Wakes the request at the head of the subject's wait queue once a settlement has freed places.
+    pub(super) fn notify_released(
+        &self,
+        freed: StoreFuture<()>,
+        counters: Counters<'_>,
+    ) -> StoreFuture<()> {
         if let MaybeReady::Ready(_) = freed {
             self.wait_queues.notify_released(counters);
             return freed;
         }
-        let (wait_queues, subject) = (Arc::clone(&self.wait_queues), counters.subject.clone());
-        let namespace = counters.namespace.cloned();
-        freed.map(move |freed| {
+        let (namespace, subject) = (counters.namespace.cloned(), counters.subject.clone());
+        self.notifying(freed, move |wait_queues| {
             let (namespace, subject) = (namespace.as_ref(), &subject);
             wait_queues.notify_released(Counters { namespace, subject });
-            freed
         })
     }
 

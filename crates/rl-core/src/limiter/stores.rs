@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
-use super::counters::Counters;
+use super::parts::Counters;
 use super::failure_policy::Fallback;
 use super::in_flight::InFlight;
 use crate::decision::{Decision, Origin};
@@ -16,8 +16,8 @@ use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
 use crate::observe::{EventLocation, StoreSpan};
 use crate::policy::Policy;
 use crate::store::{
-    DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reservations, Reset, Settlement, Store, StoreFuture,
+    DecideRequest, Lease, LeaseStatus, Namespace, Part, Refund, RefundOf, Renewal, Reservations,
+    Reset, Settlement, Store, StoreFuture,
 };
 use crate::time::Timestamp;
 
@@ -133,16 +133,12 @@ impl Stores {
         charged: Timestamp,
         units: u64,
     ) -> StoreFuture<()> {
-        let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(())) };
+        let Some(policy) = decision.policy() else { return done() };
         let counters = counters.into();
         let (namespace, subject) = (self.namespace_of(counters), counters.subject);
         let uncharged = decision.non_refundable(units);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        if refund.is_empty() {
-            return MaybeReady::ready(Ok(()));
-        }
-        let store = self.store_of(decision);
-        self.within_deadline(store.refund(refund), store, "refund")
+        self.settle(decision, &[refund.into()])
     }
 
     /// Settles charges in one step, in the store that has counted `decision`.
@@ -154,6 +150,15 @@ impl Stores {
         if settlements.iter().all(Settlement::is_empty) {
             return done();
         }
+        self.settle_leases(decision, settlements).map(|settled| settled.map(drop))
+    }
+
+    /// Settles charges in one step. Resolves to the status of the reservation that they end.
+    pub(super) fn settle_leases(
+        &self,
+        decision: &Decision,
+        settlements: &[Settlement<'_>],
+    ) -> StoreFuture<LeaseStatus> {
         let store = self.store_of(decision);
         self.within_deadline(store.settle(settlements), store, "settle")
     }
@@ -182,45 +187,27 @@ impl Stores {
             added: cost.saturating_sub(units),
             uncharged: decision.uncharged(),
             kept: decision.non_refundable(refunded),
+            reservation: None,
         })
     }
 
-    /// Renews the leases of `decision` that began at `charged`, without a deadline. Resolves to the
-    /// time at which the new leases began, or to `None` if the leases have lapsed.
+    /// Renews a lease of `decision`, without a deadline. The leases of permits began at `charged`.
+    /// Resolves to the time that the next renewal needs.
     pub(super) fn renew<'a>(
         &self,
         decision: &Decision,
         counters: impl Into<Counters<'a>>,
         charged: Timestamp,
-    ) -> StoreFuture<Option<Timestamp>> {
-        let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(Some(charged))) };
+        lease: Lease,
+    ) -> StoreFuture<LeaseStatus<Timestamp>> {
+        let Some(policy) = decision.policy() else {
+            return MaybeReady::ready(Ok(LeaseStatus::Held(charged)));
+        };
         let (units, uncharged) = (decision.charged(), decision.uncharged());
         let counters = counters.into();
         let (namespace, subject) = (self.namespace_of(counters), counters.subject);
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged, lease };
         self.store_of(decision).renew(renewal)
-    }
-
-    /// Changes the reservation of `decision` that expires at `expires`, without a deadline. Returns
-    /// `None` if no store has made the decision.
-    pub(super) fn change_reservation<'a>(
-        &self,
-        decision: &Decision,
-        counters: impl Into<Counters<'a>>,
-        expires: Timestamp,
-        change: ReservationChange,
-    ) -> Option<StoreFuture<ReservationStatus>> {
-        let counters = counters.into();
-        let reservation = Reservation {
-            namespace: self.namespace_of(counters),
-            subject: counters.subject,
-            policy: decision.policy()?,
-            charged: decision.at(),
-            units: decision.charged(),
-            uncharged: decision.uncharged(),
-            expires,
-        };
-        Some(self.store_of(decision).change_reservation(reservation, change))
     }
 
     /// Resets limits of parts in the primary store: the limit at a position in the policy of the part,
@@ -236,7 +223,7 @@ impl Stores {
             limit,
         });
         let resets: SmallVec<[_; 1]> = resets.collect();
-        self.within_deadline(self.primary.reset_all(&resets), &*self.primary, "reset")
+        self.within_deadline(self.primary.reset(&resets), &*self.primary, "reset")
     }
 
     /// Closes the store and the fallback.
@@ -257,7 +244,7 @@ impl Stores {
             MaybeReady::Ready(_) => result,
             MaybeReady::Boxed(pending) => {
                 let deadline = self.deadline;
-                let location = EventLocation::new(self.namespace.as_str(), store.label());
+                let location = EventLocation::new(self.namespace.as_str(), store.report().label);
                 let span = StoreSpan::new(location, operation);
                 MaybeReady::later(async move {
                     let result = timeout(deadline, span.instrument(pending)).await;

@@ -25,7 +25,7 @@ use crate::observe::{DecisionEvent, Event, EventKind, Observer};
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Settlement, Store, StoreFuture};
+use crate::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
 
 const KINDS: [FailureKind; 6] = [
@@ -81,20 +81,16 @@ impl Store for Faulty {
         self.answer(|| self.memory.decide(request))
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.answer(|| self.memory.refund(refund))
-    }
-
-    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         self.answer(|| self.memory.settle(settlements))
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.answer(|| self.memory.renew(renewal))
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.answer(|| self.memory.reset(reset))
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.answer(|| self.memory.reset(resets))
     }
 }
 
@@ -119,16 +115,16 @@ impl<F: Fn(Mode) -> Duration + Send + Sync + 'static> Store for Delayed<F> {
         })
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.0.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.0.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.0.reset(resets)
     }
 }
 
@@ -146,15 +142,15 @@ impl Store for Silent {
         MaybeReady::later(pending())
     }
 
-    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+    fn settle(&self, _: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         MaybeReady::later(pending())
     }
 
-    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         MaybeReady::later(pending())
     }
 
-    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, _: &[Reset<'_>]) -> StoreFuture<()> {
         MaybeReady::later(pending())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::counters::Counters;
+use super::parts::Counters;
 use crate::model::Subject;
 use crate::store::Namespace;
 

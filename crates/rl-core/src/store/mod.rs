@@ -19,13 +19,14 @@
 //!    still counts.
 //! 6. **Nothing is kept for ever.** Every operation that stores state gives it an expiry.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
-//! 8. **A refund** returns the units that its decision has charged, as far as they still count, and
-//!    never exceeds the capacity. It applies only to the limits that it names ([`RefundOf`]). If a
-//!    reset, an eviction or a lost key has removed the charge, the refund returns nothing.
+//! 8. **A settlement** ([`Store::settle`]) gives back units that its decision has charged, as far as
+//!    they still count, and never exceeds the capacity. It applies only to the limits that it names
+//!    ([`RefundOf`]). If a reset, an eviction or a lost key has removed the charge, it gives nothing
+//!    back.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is a result.** An error means that no decision was made, or that its result is
 //!     unknown. A store never repeats a call that may have been carried out.
-//! 11. **A permit ends.** A place under a concurrency limit becomes free when it is refunded or
+//! 11. **A permit ends.** A place under a concurrency limit becomes free when it is released or
 //!     when its lease ends. [`Store::renew`] restarts the lease in one step, for every concurrency
 //!     limit of the policy or for none. It never restores a place whose lease has ended.
 //! 12. **A limit in shadow denies nothing**, and does not keep the other limits from being charged.
@@ -71,7 +72,6 @@ mod part_groups;
 pub(crate) mod redis;
 mod registry;
 mod request;
-mod reservation;
 mod server_load;
 mod settlement;
 
@@ -89,17 +89,16 @@ pub use redis::Tls;
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{ConnectError, Layout, Script};
 pub use registry::LimiterRegistry;
-pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, Reset};
-pub use reservation::{Reservation, ReservationChange, ReservationStatus};
+pub use request::{DecideRequest, Lease, Part, Refund, RefundOf, Renewal, Reservations, Reset};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use server_load::ServerGroup;
 pub(crate) use server_load::{CallBounds, FullServer, Replies, ServerSlots};
 pub use server_load::{ServerCall, ServerLoad, ServerLoads};
-pub use settlement::Settlement;
+pub use settlement::{LeaseStatus, Reservation, Settlement};
 
 use crate::decision::Decision;
-use crate::maybe_ready::{MaybeReady, both, done};
-use crate::model::{Cost, StoreError};
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
 pub use crate::model::{Mode, Outcome};
 use crate::stats::StoreStats;
 use crate::time::Timestamp;
@@ -157,94 +156,46 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         ServerLoads::default()
     }
 
-    /// Returns the kind of store and its server for log lines, without user and password.
-    fn label(&self) -> &str {
-        "store"
+    /// Returns the name, the counts and the limiters of the store. The default returns an empty
+    /// report.
+    fn report(&self) -> StoreReport<'_> {
+        StoreReport::default()
     }
-
-    /// Returns the counts of the store. The default returns [`StoreStats::None`].
-    fn store_stats(&self) -> StoreStats {
-        StoreStats::None
-    }
-
-    /// Returns the registry of the limiters that count in this store.
-    ///
-    /// A limiter registers itself there. The registry finds limiters that share counters but have
-    /// different limits. The default returns `None`: the limiters of such a store are not compared.
-    fn registry(&self) -> Option<&LimiterRegistry> {
-        None
-    }
-
-    /// Refunds units of an earlier decision.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the refund failed or its result is unknown. The store may still
-    /// repeat a refund that it has not executed, so the caller does not repeat it.
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
     /// Settles the charges of several subjects in one step: releases permits, refunds units, and
     /// charges further units. Each subject occurs once.
     ///
-    /// The default settles them one after the other, by [`refund`](Self::refund) and
-    /// [`decide`](Self::decide). It suits a store that decides requests of one part only.
+    /// Resolves to [`LeaseStatus::Held`], unless the settlement [ends a
+    /// reservation](Settlement::reservation) that has expired or is unknown. In that case it changes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the settlement failed or its result is unknown.
-    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
-        let settled = settlements.iter().map(|settlement| settle_in_steps(self, settlement));
-        settled.fold(done(), both)
-    }
+    /// Resolves to an error if the settlement failed or its result is unknown. The store may still
+    /// repeat a settlement that it has not executed, so the caller does not repeat it.
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus>;
 
-    /// Restarts the lease of a permit.
+    /// Renews the leases of permits, or a reservation.
     ///
-    /// Resolves to the time at which the new lease begins, which replaces [`Renewal::charged`] in
-    /// later calls.
+    /// Resolves to the time that later calls need: the time at which the new leases of permits begin,
+    /// which replaces [`Renewal::charged`], or the time at which the reservation expires.
     ///
-    /// Resolves to `None`, and changes nothing, if the permit is lost. This is the case if its
-    /// lease has ended under one of the limits, or if it was refunded or reset.
+    /// Changes nothing, and resolves to another status, if the units are no longer held: the lease
+    /// under one of the limits or the reservation has ended, or the charge was refunded or reset. A
+    /// store that makes no reservations resolves to [`LeaseStatus::Forgotten`] for a reservation.
     ///
     /// # Errors
     ///
     /// Resolves to an error if the renewal failed or its result is unknown.
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>>;
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>>;
 
-    /// Resets one limit of a subject, or all its limits, to unused.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the reset failed or its result is unknown.
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
-
-    /// Makes several resets.
-    ///
-    /// The default makes one after the other, by [`reset`](Self::reset).
+    /// Makes several resets: each sets one limit of a subject, or all its limits, to unused.
     ///
     /// # Errors
     ///
     /// Resolves to an error if a reset failed or its result is unknown. The others may have been
     /// made.
-    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        resets.iter().map(|reset| self.reset(*reset)).fold(done(), both)
-    }
-
-    /// Renews or settles a reservation. Changes nothing if the reservation has expired or is
-    /// unknown.
-    ///
-    /// The default returns [`ReservationStatus::Forgotten`].
-    ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the change failed or its result is unknown.
-    fn change_reservation(
-        &self,
-        reservation: Reservation<'_>,
-        change: ReservationChange,
-    ) -> StoreFuture<ReservationStatus> {
-        let _ = (reservation, change);
-        MaybeReady::ready(Ok(ReservationStatus::Forgotten))
-    }
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()>;
 
     /// Gives back all units that this process has reserved ahead, such as leased units.
     ///
@@ -261,16 +212,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Settles the charge of one subject by up to two refunds and a charge, for a store that has no
-/// operation for settlements.
-fn settle_in_steps<S: Store + ?Sized>(store: &S, settlement: &Settlement<'_>) -> StoreFuture<()> {
-    let refunds = [settlement.release(), settlement.refund()];
-    let refunds = refunds.into_iter().filter(|refund| !refund.is_empty());
-    let refunded = refunds.map(|refund| store.refund(refund)).fold(done(), both);
-    let Some(policy) = settlement.charged_limits() else { return refunded };
-    let parts = [Part::new(settlement.subject, &policy, Cost::new(settlement.added))];
-    let charged = store.decide(DecideRequest::new(settlement.namespace, &parts, Mode::Charge));
-    both(refunded, charged.map(|charged| charged.map(drop)))
+/// The name, the counts and the limiters of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreReport<'a> {
+    /// The kind of store and its server for log lines, without user and password.
+    pub label: &'a str,
+    /// The counts of the store.
+    pub stats: StoreStats,
+    /// The registry of the limiters that count in the store.
+    ///
+    /// A limiter registers itself there. The registry finds limiters that share counters but have
+    /// different limits. Without a registry, the limiters of the store are not compared.
+    pub registry: Option<&'a LimiterRegistry>,
+}
+
+impl Default for StoreReport<'_> {
+    fn default() -> Self {
+        Self { label: "store", stats: StoreStats::None, registry: None }
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -294,44 +253,20 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).server_loads(request)
     }
 
-    fn label(&self) -> &str {
-        (**self).label()
+    fn report(&self) -> StoreReport<'_> {
+        (**self).report()
     }
 
-    fn store_stats(&self) -> StoreStats {
-        (**self).store_stats()
-    }
-
-    fn registry(&self) -> Option<&LimiterRegistry> {
-        (**self).registry()
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        (**self).refund(refund)
-    }
-
-    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         (**self).settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         (**self).renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        (**self).reset(reset)
-    }
-
-    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        (**self).reset_all(resets)
-    }
-
-    fn change_reservation(
-        &self,
-        reservation: Reservation<'_>,
-        change: ReservationChange,
-    ) -> StoreFuture<ReservationStatus> {
-        (**self).change_reservation(reservation, change)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        (**self).reset(resets)
     }
 
     fn close(&self) -> StoreFuture<()> {

@@ -10,8 +10,8 @@ use crate::policy::Policy;
 /// limits differ, this is rarely intended: each request then uses up the limits of both. A limiter
 /// registers itself when it is built, and logs a warning if it shares a counter with another one.
 ///
-/// A store keeps a registry beside its counters and returns it from
-/// [`Store::registry`](super::Store::registry).
+/// A store keeps a registry beside its counters and returns it in its
+/// [report](super::StoreReport::registry).
 #[derive(Default)]
 pub struct LimiterRegistry(Mutex<Registered>);
 

@@ -11,6 +11,21 @@ use crate::time::Timestamp;
 /// Counters belong to a namespace and a subject. Rules that may count the same subject therefore
 /// have namespaces of their own ([`Namespace::rule`]).
 ///
+/// # Requests of several parts
+///
+/// A request may belong to several subjects at once: its key, its customer, the whole fleet. Each
+/// of them is a [`Part`] with limits and a cost of its own. All parts are decided in one step: all
+/// are charged, or none.
+///
+/// * A denial by one part changes no counter of the others. The order of the parts does not matter.
+/// * Counters belong to the namespace and the subject of a part. If two parts have the same
+///   namespace and subject, their costs are added, and both report the same status. A limit that
+///   counts requests counts one request.
+/// * The failure policy, the circuit breaker and the fallback apply to the request as a whole.
+/// * A request without parts is not limited.
+/// * A decision has at most [`Part::MAX`] parts. A request with more parts is a configuration
+///   failure. So is a request with different limits for the same counters.
+///
 /// # Examples
 ///
 /// ```
@@ -30,6 +45,29 @@ use crate::time::Timestamp;
 /// let decision = limiter.request(&parts).check().await;
 /// assert!(decision.is_allowed());
 /// assert_eq!(decision.parts().map(|part| part.charged()).collect::<Vec<_>>(), [1, 1]);
+/// # Ok(()) }
+/// ```
+///
+/// A key that is over its limit does not use up the limit of the fleet:
+///
+/// ```
+/// use rl_core::{Limit, Part, Policy, RateLimiter, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(2)).build()?;
+/// let fleet = limiter.namespace().rule("fleet")?;
+/// let (of_key, of_fleet) = (Policy::new([Limit::per_minute(2)])?, Policy::new([Limit::per_hour(100)])?);
+/// let (key, all) = (Subject::consumer("abc123"), Subject::global());
+/// let of_fleet = Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet);
+///
+/// for _ in 0..5 {
+///     let parts = [Part::new(&key, &of_key, 1.into()), of_fleet];
+///     let decision = limiter.request(&parts).check().await;
+///     let over: Vec<_> = decision.parts().map(|part| part.is_over()).collect();
+///     assert_eq!(over, [!decision.is_allowed(), false]);
+/// }
+/// let usage = limiter.request(&of_fleet).usage().await?;
+/// assert_eq!(usage.limits().next().map(|hour| hour.used()), Some(2));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -263,8 +301,7 @@ impl RefundOf {
     }
 }
 
-/// The arguments of a renewal, which restarts the leases of permits under the policy's concurrency
-/// limits.
+/// The arguments of a renewal of charged units.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal<'a> {
     /// The namespace of the counters.
@@ -279,6 +316,23 @@ pub struct Renewal<'a> {
     pub units: u64,
     /// The limits that were not charged. The renewal does not change them.
     pub uncharged: LimitSet,
+    /// What is renewed.
+    pub lease: Lease,
+}
+
+/// The kind of lease under which charged units are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lease {
+    /// The leases of permits, under the concurrency limits of the policy. A renewal restarts them.
+    #[default]
+    Permits,
+    /// A [reservation](super::Reservation), under all other limits.
+    Reservation {
+        /// The time at which the reservation expires.
+        expires: Timestamp,
+        /// The time from now after which it expires once it is renewed.
+        lifetime: Duration,
+    },
 }
 
 impl Renewal<'_> {
@@ -286,7 +340,7 @@ impl Renewal<'_> {
     /// The store then returns `charged`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.as_refund().is_empty()
+        self.lease == Lease::Permits && self.as_refund().is_empty()
     }
 
     /// Returns the refund of the old permits, which the renewal replaces by new ones.

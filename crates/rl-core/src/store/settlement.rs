@@ -7,7 +7,7 @@ use crate::time::Timestamp;
 ///
 /// It releases permits under concurrency limits. Under all other limits, it refunds units or
 /// charges further ones. [`Store::settle`](super::Store::settle) settles all subjects of a
-/// request in one step.
+/// request in one step. A [`Refund`] converts into a settlement that only gives units back.
 #[derive(Clone, Copy, Debug)]
 pub struct Settlement<'a> {
     /// The namespace of the counters.
@@ -33,6 +33,64 @@ pub struct Settlement<'a> {
     /// The limits to which nothing is refunded: those in `uncharged`, and limits that count
     /// requests if only a part of the cost is refunded.
     pub kept: LimitSet,
+    /// The reservation that the settlement ends. Such a settlement only refunds units, and is the
+    /// only one of its call.
+    pub reservation: Option<Reservation>,
+}
+
+/// Charged units that are refunded if the process that made the request dies before it settles them.
+///
+/// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) creates a reservation.
+/// The time of its charge identifies it among the reservations of the subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The units that were charged.
+    pub units: u64,
+    /// The time at which the reservation expires, on the store's clock. At first, this is the time
+    /// of the charge plus the lifetime. A renewal returns a new time.
+    pub expires: Timestamp,
+}
+
+/// The state of charged units when they were renewed or settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseStatus<T = ()> {
+    /// The units were charged until now.
+    Held(T),
+    /// The lease or the reservation has ended, and its units have been given back.
+    Expired,
+    /// The store does not know the reservation, although it cannot have expired. The subject was
+    /// reset, or the store has lost its counts.
+    Forgotten,
+}
+
+impl<T> LeaseStatus<T> {
+    /// Returns the value of units that were charged until now.
+    #[must_use]
+    pub fn held(self) -> Option<T> {
+        match self {
+            Self::Held(value) => Some(value),
+            Self::Expired | Self::Forgotten => None,
+        }
+    }
+}
+
+impl<'a> From<Refund<'a>> for Settlement<'a> {
+    fn from(refund: Refund<'a>) -> Self {
+        let Refund { namespace, subject, policy, charged, units, of, uncharged } = refund;
+        Self {
+            namespace,
+            subject,
+            policy,
+            charged,
+            leased: charged,
+            released: if of == RefundOf::Rates { 0 } else { units },
+            refunded: if of == RefundOf::Permits { 0 } else { units },
+            added: 0,
+            uncharged,
+            kept: uncharged,
+            reservation: None,
+        }
+    }
 }
 
 impl<'a> Settlement<'a> {
@@ -73,7 +131,8 @@ impl<'a> Settlement<'a> {
     pub fn is_empty(&self) -> bool {
         let charges_nothing =
             (0..self.policy.limits().len()).all(|place| self.units_added_to(place) == 0);
-        charges_nothing && self.release().is_empty() && self.refund().is_empty()
+        let refunds_nothing = self.release().is_empty() && self.refund().is_empty();
+        charges_nothing && refunds_nothing && self.reservation.is_none()
     }
 
     /// Returns whether further units count under `limit`, which is at `place`.

@@ -4,17 +4,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::decision::{Decision, Origin};
-use crate::limiter::counters::Counters;
+use crate::limiter::parts::Counters;
 use crate::limiter::pipeline::Pipeline;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
 use crate::policy::Policy;
-use crate::store::{
-    Namespace, RefundOf, ReservationChange, ReservationStatus, Settlement, StoreFuture,
-};
+use crate::store::{LeaseStatus, Namespace, Reservation, Settlement, StoreFuture};
 use crate::time::Timestamp;
 
 /// The charge of a request until it is settled. All clones of a permit share it.
@@ -65,12 +64,12 @@ pub(super) enum ReservationState {
     Forgotten,
 }
 
-impl From<ReservationStatus> for ReservationState {
-    fn from(status: ReservationStatus) -> Self {
+impl From<LeaseStatus<Timestamp>> for ReservationState {
+    fn from(status: LeaseStatus<Timestamp>) -> Self {
         match status {
-            ReservationStatus::Held { expires } => Self::Until(expires),
-            ReservationStatus::Expired => Self::Expired,
-            ReservationStatus::Forgotten => Self::Forgotten,
+            LeaseStatus::Held(expires) => Self::Until(expires),
+            LeaseStatus::Expired => Self::Expired,
+            LeaseStatus::Forgotten => Self::Forgotten,
         }
     }
 }
@@ -190,16 +189,20 @@ impl PermitInner {
         stores.settlement(&self.decision, self.counters(), leased, account.cost.units())
     }
 
+    /// Settles the charge in one step. The end of a reservation is a step of its own, because its
+    /// reply says whether the reservation has expired.
     pub(super) fn settle_once(&self, account: Account) -> StoreFuture<()> {
-        let is_plain = matches!(account.reservation, ReservationState::None);
-        if is_plain && account.cost.units() == self.decision.charged() {
-            return self.free(account.leased, account.is_lapsed);
+        let (pipeline, decision, cost) = (&self.pipeline, &self.decision, account.cost.units());
+        let free = || self.free(account.leased, account.is_lapsed);
+        match account.reservation {
+            ReservationState::None if cost == decision.charged() => free(),
+            ReservationState::None => {
+                let settlement = self.settlement(account);
+                let settled = pipeline.stores.settle(decision, settlement.as_slice());
+                pipeline.settlements.notify_released(settled, self.counters())
+            }
+            reservation => both(free(), self.settle_reservation(cost, reservation)),
         }
-        let corrected = match account.reservation {
-            ReservationState::None => self.correct(account.cost.units()),
-            reservation => self.settle_reservation(account.cost.units(), reservation),
-        };
-        both(self.free(account.leased, account.is_lapsed), corrected)
     }
 
     /// Releases the units of concurrency limits that have been held since `leased`. If `is_lapsed`,
@@ -213,48 +216,56 @@ impl PermitInner {
         pipeline.settlements.free_places(&pipeline.stores, counters, decision, leased)
     }
 
-    /// Charges or refunds the difference between the final cost and the charge.
-    fn correct(&self, cost: u64) -> StoreFuture<()> {
-        let (stores, decision, counters) = (&self.pipeline.stores, &self.decision, self.counters());
-        let charged = decision.charged();
-        match cost.cmp(&charged) {
-            Ordering::Equal => MaybeReady::ready(Ok(())),
-            Ordering::Greater => stores.charge_rates(decision, counters, cost - charged, false),
-            Ordering::Less => {
-                stores.refund(decision, counters, RefundOf::Rates, decision.at(), charged - cost)
-            }
-        }
-    }
-
     /// Ends the reservation, and charges or refunds the difference to `cost`. An expired
     /// reservation was refunded as a whole, so the whole cost is charged.
     fn settle_reservation(&self, cost: u64, reservation: ReservationState) -> StoreFuture<()> {
         let charged = self.decision.charged();
-        let returned = charged.saturating_sub(cost);
-        let settled = match reservation {
+        let ended = match reservation {
             ReservationState::Until(expires) => {
-                let kept = self.decision.non_refundable(returned);
-                let change = ReservationChange::Settle { returned, kept };
+                let reservation = Some(Reservation { units: charged, expires });
                 let stores = &self.pipeline.stores;
-                stores
-                    .change_reservation(&self.decision, self.counters(), expires, change)
-                    .map(|settled| stores.within_deadline(settled, &*stores.primary, "settle"))
+                let refund =
+                    stores.settlement(&self.decision, self.counters(), None, cost.min(charged));
+                let settlement = refund.map(|refund| Settlement { reservation, ..refund });
+                settlement.map(|settlement| stores.settle_leases(&self.decision, &[settlement]))
             }
             _ => None,
         };
         let (pipeline, subject) = (Arc::clone(&self.pipeline), self.subject.clone());
         let (namespace, decision) = (self.namespace.clone(), self.decision.clone());
         MaybeReady::later(async move {
-            let reservation = match settled {
-                Some(settled) => settled.await?.into(),
-                None => reservation,
+            let anew = match ended {
+                Some(ended) => ended.await? == LeaseStatus::Expired,
+                None => matches!(reservation, ReservationState::Expired),
             };
-            let anew = matches!(reservation, ReservationState::Expired);
             let units = if anew { cost } else { cost.saturating_sub(charged) };
             let counters = Counters { namespace: namespace.as_deref(), subject: &subject };
             pipeline.stores.charge_rates(&decision, counters, units, anew).await
         })
     }
+}
+
+/// Settles the charges of one request, except those that are settled already.
+pub(super) fn settle_all(permits: &[Arc<PermitInner>]) -> StoreFuture<()> {
+    let open = permits.iter().filter_map(|permit| Some((permit, permit.finish()?)));
+    let open: SmallVec<[(&Arc<PermitInner>, Account); 2]> = open.collect();
+    let is_reserved =
+        |(_, account): &(_, Account)| !matches!(account.reservation, ReservationState::None);
+    // If a charge is a reservation, the charges are settled one by one: each reply says whether the
+    // reservation has expired.
+    if open.iter().any(is_reserved) {
+        let settled = open.into_iter().map(|(permit, account)| permit.settle_once(account));
+        return settled.fold(done(), both);
+    }
+    let Some((first, _)) = open.first() else { return done() };
+    let pipeline = Arc::clone(&first.pipeline);
+    let settlements = open.iter().filter_map(|(permit, account)| permit.settlement(*account));
+    let settlements: SmallVec<[_; 2]> = settlements.collect();
+    let settled = pipeline.stores.settle(&first.decision, &settlements);
+    let released: Vec<_> = open.iter().map(|(permit, _)| Arc::clone(permit)).collect();
+    pipeline.settlements.notifying(settled, move |wait_queues| {
+        released.iter().for_each(|permit| wait_queues.notify_released(permit.counters()));
+    })
 }
 
 impl Drop for PermitInner {

@@ -2,16 +2,14 @@ mod inner;
 mod renewal;
 #[cfg(test)]
 mod tests;
-mod together;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use inner::PermitInner;
-use together::settle_all;
+use inner::{PermitInner, settle_all};
 
-use super::charges::{Charge, ChargedPart};
+use super::parts::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::headers::ResponseInfo;

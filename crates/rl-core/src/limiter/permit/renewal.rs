@@ -11,7 +11,7 @@ use crate::limiter::renewals::Renewable;
 use crate::limiter::stores::{Pending, timed_out};
 use crate::model::{Limit, Mode, StoreError};
 use crate::policy::Policy;
-use crate::store::{RefundOf, ReservationChange};
+use crate::store::{Lease, LeaseStatus, RefundOf};
 use crate::time::Timestamp;
 
 impl Renewable for PermitInner {
@@ -51,12 +51,8 @@ async fn renew_reservation(permit: &PermitInner, deadline: Duration) -> bool {
     };
     let PermitInner { pipeline, subject, decision, .. } = permit;
     let call = pipeline.breaker.observe();
-    let change = ReservationChange::Renew(lifetime);
-    let Some(renewed) =
-        pipeline.stores.change_reservation(decision, permit.counters(), expires, change)
-    else {
-        return false;
-    };
+    let lease = Lease::Reservation { expires, lifetime };
+    let renewed = pipeline.stores.renew(decision, permit.counters(), decision.at(), lease);
     match timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out())) {
         Ok(status) => {
             let state = ReservationState::from(status);
@@ -89,8 +85,10 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
     let renewed = if account.is_lapsed {
         Ok(None)
     } else {
-        let renewed = pipeline.stores.renew(decision, permit.counters(), account.leased);
-        timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out()))
+        let (counters, lease) = (permit.counters(), Lease::Permits);
+        let renewed = pipeline.stores.renew(decision, counters, account.leased, lease);
+        let renewed = timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out()));
+        renewed.map(LeaseStatus::held)
     };
     let renewed = match renewed {
         // The permit was settled during the call, and its units were released before the renewal. So

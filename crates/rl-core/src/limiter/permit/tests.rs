@@ -15,7 +15,7 @@ use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::observe::{Event, EventKind, Observer};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
 
 fn limiter() -> RateLimiter {
@@ -81,15 +81,15 @@ impl Store for Down {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+    fn settle(&self, _: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
         panic!("nothing was charged")
     }
 
-    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         panic!("nothing was charged")
     }
 
-    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+    fn reset(&self, _: &[Reset<'_>]) -> StoreFuture<()> {
         panic!("nothing was charged")
     }
 }
@@ -166,16 +166,16 @@ impl Store for Late {
         })
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.0.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.0.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.0.reset(resets)
     }
 }
 
@@ -256,11 +256,11 @@ impl Store for SlowToRenew {
         self.0.decide(request)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.0.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         let renewed = self.0.renew(renewal);
         MaybeReady::later(async {
             let _ = timeout(Duration::from_secs(1), pending::<()>()).await;
@@ -268,8 +268,8 @@ impl Store for SlowToRenew {
         })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.0.reset(resets)
     }
 }
 
@@ -333,8 +333,8 @@ impl Store for LosesAnswers {
         self.store.decide(request)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let (answer, refunded) = (self.store.refund(refund), Arc::clone(&self.refunded));
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        let (answer, refunded) = (self.store.settle(settlements), Arc::clone(&self.refunded));
         MaybeReady::later(async move {
             yield_now().await;
             refunded.fetch_add(1, Ordering::SeqCst);
@@ -342,7 +342,7 @@ impl Store for LosesAnswers {
         })
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         let (renewed, late) = (self.store.renew(renewal), self.late);
         let less_one = |lost: u32| lost.checked_sub(1);
         let is_lost = self.lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less_one).is_ok();
@@ -352,8 +352,8 @@ impl Store for LosesAnswers {
         })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.store.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.store.reset(resets)
     }
 }
 
@@ -404,23 +404,23 @@ impl Store for RenewsLate {
         self.store.decide(request)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.store.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.store.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        let Renewal { namespace, subject, policy, charged, units, uncharged } = renewal;
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
+        let Renewal { namespace, subject, policy, charged, units, uncharged, lease } = renewal;
         let (store, namespace) = (Arc::clone(&self.store), namespace.clone());
         let (subject, policy) = (subject.clone(), policy.clone());
         MaybeReady::later(async move {
             after(Duration::from_secs(1)).await;
             let (namespace, subject, policy) = (&namespace, &subject, &policy);
-            store.renew(Renewal { namespace, subject, policy, charged, units, uncharged }).await
+            store.renew(Renewal { namespace, subject, policy, charged, units, uncharged, lease }).await
         })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.store.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.store.reset(resets)
     }
 }
 

@@ -22,7 +22,7 @@ use shard::TallyShard;
 pub(super) use snapshot::LimiterState;
 use tokio::time::Instant;
 
-use super::counters::Counters;
+use super::parts::Counters;
 use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};

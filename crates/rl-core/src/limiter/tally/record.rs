@@ -3,7 +3,7 @@
 use super::Tally;
 use super::shard::UTILIZATION_BOUNDS;
 use crate::decision::{Decision, Origin};
-use crate::limiter::counters::Counters;
+use crate::limiter::parts::Counters;
 
 impl Tally {
     /// Records a decision under its subject, and the used fractions of its limits. The decision

@@ -6,7 +6,7 @@ use crate::limiter::{RateLimiter, Share};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::Timestamp;
 
 /// A store in memory that records that it was closed, and whose refunds take a few turns of the
@@ -23,8 +23,8 @@ impl Store for Slow {
         self.store.decide(request)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let (refunded, refunds) = (self.store.refund(refund), Arc::clone(&self.refunds));
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        let (refunded, refunds) = (self.store.settle(settlements), Arc::clone(&self.refunds));
         MaybeReady::later(async move {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -34,12 +34,12 @@ impl Store for Slow {
         })
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.store.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.store.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.store.reset(resets)
     }
 
     fn close(&self) -> StoreFuture<()> {

@@ -41,8 +41,8 @@ use shard::{MAX_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, FastPath, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement,
-    Store, StoreFuture,
+    DecideRequest, FastPath, Lease, LeaseStatus, LimiterRegistry, Part, Renewal, Reset, Settlement,
+    Store, StoreFuture, StoreReport,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -257,43 +257,33 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
     }
 
-    fn registry(&self) -> Option<&LimiterRegistry> {
-        Some(&self.registry)
-    }
-
-    fn store_stats(&self) -> StoreStats {
-        StoreStats::Memory(self.stats())
-    }
-
-    fn label(&self) -> &str {
-        "memory"
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
-        let mut shard = self.shard(subject);
-        let now = self.clock.now();
-        if shard.try_release(subject, &refund, now) || refund.is_empty() {
-            return MaybeReady::ready(Ok(()));
+    fn report(&self) -> StoreReport<'_> {
+        StoreReport {
+            label: "memory",
+            stats: StoreStats::Memory(self.stats()),
+            registry: Some(&self.registry),
         }
-        // Find the entry with the permit by the time of the charge. It may be the entry that new
-        // subjects share in a full shard.
-        let holder = match refund.of {
-            RefundOf::Permits => shard.permit_holder(subject, &refund, now),
-            RefundOf::All | RefundOf::Rates => subject,
+    }
+
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        let settled = match settlements {
+            // This store makes no reservations.
+            [Settlement { reservation: Some(_), .. }] => Ok(LeaseStatus::Forgotten),
+            [only] if only.added == 0 => {
+                self.give_back(only);
+                Ok(LeaseStatus::Held(()))
+            }
+            _ => self.settle_all(settlements).map(LeaseStatus::Held),
         };
-        shard.refund(holder, &refund, now);
-        drop(shard);
-        MaybeReady::ready(Ok(()))
+        MaybeReady::ready(settled)
     }
 
-    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
-        MaybeReady::ready(self.settle_all(settlements))
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
+        if renewal.lease != Lease::Permits {
+            return MaybeReady::ready(Ok(LeaseStatus::Forgotten));
+        }
         if renewal.is_empty() {
-            return MaybeReady::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(LeaseStatus::Held(renewal.charged)));
         }
         let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
@@ -301,18 +291,19 @@ impl<C: Clock> Store for MemoryStore<C> {
         let holder = shard.permit_holder(subject, &renewal.as_refund(), now);
         let renewed = shard.renew(holder, &renewal, now);
         drop(shard);
-        MaybeReady::ready(Ok(renewed))
+        MaybeReady::ready(Ok(renewed.map_or(LeaseStatus::Expired, LeaseStatus::Held)))
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let subject = self.fingerprinter.fingerprint(reset.namespace, reset.subject);
-        let mut shard = self.shard(subject);
-        let now = self.clock.now();
-        match reset.limit {
-            None => shard.reset_all(subject, now),
-            Some(index) => shard.reset_limit(subject, reset.policy, now, index),
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        for reset in resets {
+            let subject = self.fingerprinter.fingerprint(reset.namespace, reset.subject);
+            let mut shard = self.shard(subject);
+            let now = self.clock.now();
+            match reset.limit {
+                None => shard.reset_all(subject, now),
+                Some(index) => shard.reset_limit(subject, reset.policy, now, index),
+            }
         }
-        drop(shard);
         MaybeReady::ready(Ok(()))
     }
 }

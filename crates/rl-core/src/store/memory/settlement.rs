@@ -4,12 +4,13 @@ use smallvec::SmallVec;
 
 use super::locked_shards::{LockOrder, LockedShards};
 use super::run::{DecideArgs, TooManyStates};
+use super::shard::Shard;
 use super::{MemoryStore, too_many_states};
 use crate::decision::Decision;
 use crate::model::{Cost, Mode, StoreError};
 use crate::policy::Policy;
-use crate::store::Settlement;
 use crate::store::fingerprint::Fingerprint;
+use crate::store::{Refund, Settlement};
 use crate::time::{Clock, Timestamp};
 
 /// The settlement of one subject, and the limits to which it charges further units.
@@ -20,6 +21,20 @@ struct KeyedSettlement<'a> {
 }
 
 impl<C: Clock> MemoryStore<C> {
+    /// Releases the permits and refunds the units of one subject, under the lock of its shard alone.
+    pub(super) fn give_back(&self, settlement: &Settlement<'_>) {
+        let Settlement { namespace, subject, .. } = *settlement;
+        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let (release, refund) = (settlement.release(), settlement.refund());
+        let mut shard = self.shard(subject);
+        let now = self.clock.now();
+        let is_release = settlement.released > 0 && settlement.refunded == 0;
+        if is_release && shard.try_release(subject, &release, now) {
+            return;
+        }
+        give_back(&mut shard, subject, [&release, &refund], now);
+    }
+
     /// Settles the charges of all subjects while their shards are locked.
     ///
     /// # Errors
@@ -62,18 +77,27 @@ impl KeyedSettlement<'_> {
     ) -> Result<(), TooManyStates> {
         let Self { key, settlement, charged } = self;
         let shard = shards.of(*key);
-        let (release, refund) = (settlement.release(), settlement.refund());
-        if !release.is_empty() {
-            // The time of the charge identifies the entry that holds the permit: that of the
-            // subject, or the one that new subjects share in a full shard.
-            shard.refund(shard.permit_holder(*key, &release, now), &release, now);
-        }
-        if !refund.is_empty() {
-            shard.refund(*key, &refund, now);
-        }
+        give_back(shard, *key, [&settlement.release(), &settlement.refund()], now);
         let Some(policy) = charged else { return Ok(()) };
         let cost = Cost::new(settlement.added);
         let args = DecideArgs { policy, mode: Mode::Charge, cost, now };
         shard.decide(*key, args, &mut Decision::pending(policy, cost))
+    }
+}
+
+/// Releases permits and refunds units of one subject.
+fn give_back(
+    shard: &mut Shard,
+    subject: Fingerprint,
+    [release, refund]: [&Refund<'_>; 2],
+    now: Timestamp,
+) {
+    if !release.is_empty() {
+        // The time of the charge identifies the entry that holds the permit: that of the subject, or
+        // the one that new subjects share in a full shard.
+        shard.refund(shard.permit_holder(subject, release, now), release, now);
+    }
+    if !refund.is_empty() {
+        shard.refund(subject, refund, now);
     }
 }

@@ -290,7 +290,7 @@ fn a_refunded_subject_can_be_evicted_again() {
             of: RefundOf::All,
             uncharged: crate::policy::LimitSet::EMPTY,
         };
-        ready(store.refund(refund));
+        ready(store.settle(&[refund.into()]));
     }
     assert_eq!(store.len(), 64);
 }
@@ -308,7 +308,7 @@ fn a_denied_subject_is_not_evicted_whatever_limit_denies_it() {
     assert!(is_allowed(&store, &minute_and_hour, &reset));
     let namespace = &Namespace::default();
     let (subject, policy) = (&reset, &minute_and_hour);
-    ready(store.reset(Reset { namespace, subject, policy, limit: Some(0) }));
+    ready(store.reset(&[Reset { namespace, subject, policy, limit: Some(0) }]));
     assert!(
         is_allowed(&store, &minute_and_hour, &elsewhere) && is_allowed(&store, &day, &elsewhere)
     );

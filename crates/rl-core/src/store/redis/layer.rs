@@ -28,7 +28,7 @@ use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::part_groups::GroupDecisions;
 use crate::store::{
-    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Settlement, StoreFuture,
+    Lease, Mode, Refund, Renewal, Reservation, Reservations, Settlement, StoreFuture,
 };
 use crate::time::Timestamp;
 
@@ -231,31 +231,33 @@ impl Amendment {
             (false, true) => (settlement.leased, settlement.leased),
             (false, false) => (settlement.charged, settlement.leased),
         };
-        let (policy, operation) = (settlement.policy.clone(), AmendOperation::Settle);
-        Self { subject, policy, charged, leased, units: units.collect(), operation }
+        let operation = match settlement.reservation {
+            None => AmendOperation::Settle,
+            Some(Reservation { units, expires }) => {
+                let (uncharged, renewed_for) = (settlement.uncharged, None);
+                let held = HeldReservation { units, uncharged, expires, renewed_for };
+                AmendOperation::ChangeReservation(held)
+            }
+        };
+        let (policy, units) = (settlement.policy.clone(), units.collect());
+        Self { subject, policy, charged, leased, units, operation }
     }
 
     pub(crate) fn renewal(subject: KeyedSubject, renewal: &Renewal<'_>) -> Self {
-        Self { operation: AmendOperation::Renew, ..Self::refund(subject, &renewal.as_refund()) }
-    }
-
-    pub(crate) fn of_reservation(
-        subject: KeyedSubject,
-        reservation: &Reservation<'_>,
-        change: ReservationChange,
-    ) -> Self {
-        let (refund, renewed_for) = match change {
-            ReservationChange::Renew(lifetime) => {
-                (reservation.refund(0, LimitSet::EMPTY), Some(lifetime))
+        let Renewal { units, uncharged, .. } = *renewal;
+        match renewal.lease {
+            Lease::Permits => Self {
+                operation: AmendOperation::Renew,
+                ..Self::refund(subject, &renewal.as_refund())
+            },
+            Lease::Reservation { expires, lifetime } => {
+                let renewed_for = Some(lifetime);
+                let held = HeldReservation { units, uncharged, expires, renewed_for };
+                let operation = AmendOperation::ChangeReservation(held);
+                let nothing = Refund { units: 0, ..renewal.as_refund() };
+                Self { operation, ..Self::refund(subject, &nothing) }
             }
-            ReservationChange::Settle { returned, kept } => {
-                (reservation.refund(returned, kept), None)
-            }
-        };
-        let Reservation { units, uncharged, expires, .. } = *reservation;
-        let held = HeldReservation { units, uncharged, expires, renewed_for };
-        let operation = AmendOperation::ChangeReservation(held);
-        Self { operation, ..Self::refund(subject, &refund) }
+        }
     }
 
     /// Returns whether the amendment only refunds units that were charged at one time. Such

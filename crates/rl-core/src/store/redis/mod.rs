@@ -49,9 +49,8 @@ use tokio::time::timeout;
 use super::fingerprint::Fingerprinter;
 use super::part_groups::{GroupDecisions, PartGroup, PartGroups};
 use super::{
-    DecideRequest, LimiterRegistry, Namespace, Part, Refund, Renewal, Reservation,
-    ReservationChange, ReservationStatus, Reservations, Reset, ServerLoads, Settlement, Store,
-    StoreFuture,
+    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Namespace, Part, Renewal, Reservation,
+    Reservations, Reset, ServerLoads, Settlement, Store, StoreFuture, StoreReport,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
@@ -351,16 +350,11 @@ impl RedisStore {
         Ok((grouped, Arc::new(request)))
     }
 
-    /// Gives charges back in one step, or on a cluster in one step for each slot.
-    fn settle_all(&self, amendments: impl IntoIterator<Item = Amendment>) -> StoreFuture<()> {
-        let changes = amendments.into_iter().filter(|amendment| !amendment.is_empty());
-        let changes: Amendments = changes.collect();
+    /// Makes changes in one step, or on a cluster in one step for each slot.
+    fn settle_all(&self, changes: Amendments) -> StoreFuture<()> {
         let is_repeated = |(index, change): (usize, &Amendment)| {
             changes[index + 1..].iter().any(|other| other.subject.key == change.subject.key)
         };
-        if changes.is_empty() {
-            return done();
-        }
         if changes.iter().enumerate().any(is_repeated) {
             let error = StoreError::new(FailureKind::Unsupported);
             let error = error.with_detail("several settlements of one subject in one call");
@@ -424,62 +418,57 @@ impl Store for RedisStore {
         self.inner.executor.server_loads(request)
     }
 
-    fn label(&self) -> &str {
-        self.inner.executor.label()
+    fn report(&self) -> StoreReport<'_> {
+        StoreReport {
+            label: self.inner.executor.label(),
+            stats: StoreStats::Redis(self.stats()),
+            registry: Some(&self.inner.registry),
+        }
     }
 
-    fn registry(&self) -> Option<&LimiterRegistry> {
-        Some(&self.inner.registry)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        let amendment = |settlement: &Settlement<'_>| {
+            let subject = self.keyed(settlement.namespace, settlement.subject);
+            Amendment::settlement(subject, settlement)
+        };
+        if let [only] = settlements
+            && let Some(Reservation { expires, .. }) = only.reservation
+        {
+            let ended = self.give_back(smallvec![amendment(only)]);
+            return ended.map(move |reply| {
+                let status = arguments::read_lease_status(&reply?, expires)?;
+                Ok(match status {
+                    LeaseStatus::Held(_) => LeaseStatus::Held(()),
+                    LeaseStatus::Expired => LeaseStatus::Expired,
+                    LeaseStatus::Forgotten => LeaseStatus::Forgotten,
+                })
+            });
+        }
+        let changes = settlements.iter().map(amendment).filter(|amendment| !amendment.is_empty());
+        self.settle_all(changes.collect()).map(|settled| settled.map(LeaseStatus::Held))
     }
 
-    fn store_stats(&self) -> StoreStats {
-        StoreStats::Redis(self.stats())
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let subject = self.keyed(refund.namespace, refund.subject);
-        self.settle_all([Amendment::refund(subject, &refund)])
-    }
-
-    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
-        self.settle_all(settlements.iter().map(|settlement| {
-            Amendment::settlement(self.keyed(settlement.namespace, settlement.subject), settlement)
-        }))
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         if renewal.is_empty() {
-            return MaybeReady::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(LeaseStatus::Held(renewal.charged)));
         }
         let subject = self.keyed(renewal.namespace, renewal.subject);
         let amended = self.inner.layers.amend(smallvec![Amendment::renewal(subject, &renewal)]);
-        amended.map(|reply| arguments::read_renewed(&reply?))
+        let lease = renewal.lease;
+        amended.map(move |reply| match lease {
+            Lease::Permits => {
+                let renewed = arguments::read_renewed(&reply?)?;
+                Ok(renewed.map_or(LeaseStatus::Expired, LeaseStatus::Held))
+            }
+            Lease::Reservation { expires, .. } => arguments::read_lease_status(&reply?, expires),
+        })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.reset_all(&[reset])
-    }
-
-    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
         let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject);
         let subjects = resets.iter().map(subject).collect();
         let reset = self.inner.executor.reset(resets);
         self.inner.layers.reset_after_leases(subjects, reset)
-    }
-
-    fn change_reservation(
-        &self,
-        reservation: Reservation<'_>,
-        change: ReservationChange,
-    ) -> StoreFuture<ReservationStatus> {
-        let subject = self.keyed(reservation.namespace, reservation.subject);
-        let amendments = smallvec![Amendment::of_reservation(subject, &reservation, change)];
-        let amended = match change {
-            ReservationChange::Renew(_) => self.inner.layers.amend(amendments),
-            ReservationChange::Settle { .. } => self.give_back(amendments),
-        };
-        let expires = reservation.expires;
-        amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))
     }
 
     fn close(&self) -> StoreFuture<()> {

@@ -14,7 +14,7 @@ use crate::limiter::{OnFailure, RateLimiter, Share};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, StoreError, Subject};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::Timestamp;
 
 const ANSWERS: u8 = 0;
@@ -56,16 +56,16 @@ impl Store for Remote {
         })
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.memory.refund(refund)
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {
+        self.memory.settle(settlements)
     }
 
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<LeaseStatus<Timestamp>> {
         self.memory.renew(renewal)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.memory.reset(reset)
+    fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.memory.reset(resets)
     }
 }
 

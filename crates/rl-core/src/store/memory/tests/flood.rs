@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::policy::LimitSet;
-use crate::store::Renewal;
+use crate::store::{Lease, Renewal};
 
 /// Limits of six units: one for each algorithm and for each option of it.
 const LIMITS: [&str; 10] = [
@@ -79,7 +79,7 @@ fn permits_survive_a_flood_and_are_released_one_by_one() {
         assert!(!is_allowed(&store, &policy, &holder));
         let (namespace, subject, policy) = (&Namespace::default(), &holder, &policy);
         let (of, uncharged) = (RefundOf::Permits, LimitSet::EMPTY);
-        ready(store.refund(Refund {
+        ready(store.settle(&[Refund {
             namespace,
             subject,
             policy,
@@ -87,7 +87,7 @@ fn permits_survive_a_flood_and_are_released_one_by_one() {
             units: 1,
             of,
             uncharged,
-        }));
+        }.into()]));
         clock.advance(Duration::from_millis(1));
         assert!(is_allowed(&store, policy, subject));
         assert!(!is_allowed(&store, policy, subject));
@@ -111,15 +111,15 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
 
     let uncharged = LimitSet::EMPTY;
     let renew = |charged| {
-        let renewal = Renewal { namespace, subject, policy, charged, units: 1, uncharged };
-        ready(store.renew(renewal))
+        let renewal = Renewal { namespace, subject, policy, charged, units: 1, uncharged, lease: Lease::Permits };
+        ready(store.renew(renewal)).held()
     };
     clock.advance(HOUR);
     let first = renew(first).unwrap();
     clock.advance(HOUR);
     for charged in [first, renew(second).unwrap()] {
         let of = RefundOf::Permits;
-        ready(store.refund(Refund {
+        ready(store.settle(&[Refund {
             namespace,
             subject,
             policy,
@@ -127,7 +127,7 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
             units: 1,
             of,
             uncharged,
-        }));
+        }.into()]));
         assert_eq!(renew(charged), None);
     }
     assert_eq!(used(&store, policy, subject), [0]);

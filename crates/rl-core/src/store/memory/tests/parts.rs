@@ -383,7 +383,7 @@ fn a_denied_request_with_newcomers_changes_no_counter() {
         of: RefundOf::All,
         uncharged: LimitSet::EMPTY,
     };
-    ready(store.refund(refund));
+    ready(store.settle(&[refund.into()]));
 
     let denied = decide(&store, &[part(2, 1), part(3, 8), part(4, 1)], Mode::Check);
     assert!(!denied.is_allowed());

@@ -43,6 +43,7 @@ fn subjects_that_are_settled_together_change_at_once() {
                         added,
                         uncharged: LimitSet::EMPTY,
                         kept: LimitSet::EMPTY,
+                        reservation: None,
                     };
                     ready(store.settle(&subjects.each_ref().map(settlement)));
                 }

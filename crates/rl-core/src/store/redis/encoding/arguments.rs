@@ -12,7 +12,7 @@ use super::policy::PolicyEncoding;
 use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::layer::{AmendOperation, Amendment, ChangedUnits, HeldReservation};
-use crate::store::{Mode, ReservationStatus};
+use crate::store::{LeaseStatus, Mode};
 use crate::time::Timestamp;
 
 /// Returns the plan of `decide.lua` for `calls` calls, each with the cost `cost`. If fewer than
@@ -200,17 +200,14 @@ pub(crate) fn expires(held: &HeldReservation) -> Vec<u8> {
 
 /// Decodes the status of a reservation after a change. `expires` is the time at which it expires if
 /// the change has not renewed it.
-pub(crate) fn read_reservation_status(
+pub(crate) fn read_lease_status(
     bytes: &[u8],
     expires: Timestamp,
-) -> Result<ReservationStatus, StoreError> {
+) -> Result<LeaseStatus<Timestamp>, StoreError> {
     match bytes {
-        [0] => Ok(ReservationStatus::Forgotten),
-        [1] => Ok(ReservationStatus::Expired),
-        bytes => {
-            let expires = read_renewed(bytes)?.unwrap_or(expires);
-            Ok(ReservationStatus::Held { expires })
-        }
+        [0] => Ok(LeaseStatus::Forgotten),
+        [1] => Ok(LeaseStatus::Expired),
+        bytes => Ok(LeaseStatus::Held(read_renewed(bytes)?.unwrap_or(expires))),
     }
 }
 
@@ -289,7 +286,7 @@ mod tests {
     use super::*;
     use crate::model::{Algorithm, Period, Subject};
     use crate::store::redis::test_layer::keyed;
-    use crate::store::{Namespace, Refund, RefundOf, Renewal};
+    use crate::store::{Lease, Namespace, Refund, RefundOf, Renewal};
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
@@ -337,6 +334,7 @@ mod tests {
             charged: Timestamp::EPOCH,
             units: 3,
             uncharged: LimitSet::EMPTY,
+            lease: Lease::Permits,
         };
         let keyed = || keyed(namespace, subject);
         let renewal = Amendment::renewal(keyed(), &renewal);

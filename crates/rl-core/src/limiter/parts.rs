@@ -1,4 +1,4 @@
-//! The charges of a request: one for each subject under which it is counted.
+//! The parts of a request: their counters, their charges, and copies that outlive the request.
 //!
 //! Parts with the same namespace and subject share their counters, and are charged together. A
 //! limit that counts requests counts them as one request. Such parts are therefore refunded,
@@ -6,10 +6,47 @@
 
 use smallvec::SmallVec;
 
-use super::counters::Counters;
 use crate::decision::Decision;
-use crate::model::Cost;
+use crate::model::{Cost, Subject};
+use crate::policy::Policy;
 use crate::store::{Namespace, Part};
+
+/// Identifies the counters of a subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters<'a> {
+    /// The namespace, if it is not the limiter's own.
+    pub(super) namespace: Option<&'a Namespace>,
+    pub(super) subject: &'a Subject,
+}
+
+impl<'a> Counters<'a> {
+    /// Returns a part that charges the counters.
+    pub(super) const fn part(self, policy: &'a Policy, cost: Cost) -> Part<'a> {
+        let part = Part::new(self.subject, policy, cost);
+        match self.namespace {
+            Some(namespace) => part.with_namespace(namespace),
+            None => part,
+        }
+    }
+
+    /// Returns whether both identify the same counters. `own` is the namespace of the limiter.
+    pub(super) fn is_same(self, other: Counters<'_>, own: &Namespace) -> bool {
+        self.subject == other.subject
+            && self.namespace.unwrap_or(own) == other.namespace.unwrap_or(own)
+    }
+}
+
+impl<'a> From<&'a Subject> for Counters<'a> {
+    fn from(subject: &'a Subject) -> Self {
+        Self { namespace: None, subject }
+    }
+}
+
+impl<'a> From<&Part<'a>> for Counters<'a> {
+    fn from(part: &Part<'a>) -> Self {
+        Self { namespace: part.namespace, subject: part.subject }
+    }
+}
 
 /// The charge of the parts that share their counters.
 #[derive(Debug)]
@@ -69,4 +106,49 @@ pub(super) fn summed_costs(own: &Namespace, parts: &[Part<'_>]) -> SmallVec<[Cos
         Cost::new(units)
     };
     parts.iter().map(sum).collect()
+}
+
+/// The owned parts of a request, for tasks and futures that outlive the references of a [`Part`].
+#[derive(Clone, Debug)]
+pub(super) struct OwnedParts(SmallVec<[OwnedPart; 1]>);
+
+/// An owned [`Part`].
+#[derive(Clone, Debug)]
+struct OwnedPart {
+    subject: Subject,
+    policy: Policy,
+    cost: Cost,
+    namespace: Option<Namespace>,
+    flags: u8,
+}
+
+impl OwnedParts {
+    /// Copies the parts.
+    pub(super) fn new(parts: &[Part<'_>]) -> Self {
+        let owned = |part: &Part<'_>| OwnedPart {
+            subject: part.subject.clone(),
+            policy: part.policy.clone(),
+            cost: part.cost,
+            namespace: part.namespace.cloned(),
+            flags: part.flags,
+        };
+        Self(parts.iter().map(owned).collect())
+    }
+
+    /// Returns the counters of the part at `index`.
+    pub(super) fn counters(&self, index: usize) -> Counters<'_> {
+        let OwnedPart { namespace, subject, .. } = &self.0[index];
+        Counters { namespace: namespace.as_ref(), subject }
+    }
+
+    /// Returns the parts.
+    pub(super) fn as_parts(&self) -> SmallVec<[Part<'_>; 1]> {
+        fn part(owned: &OwnedPart) -> Part<'_> {
+            let OwnedPart { subject, policy, cost, .. } = owned;
+            let mut part = Part::new(subject, policy, *cost);
+            (part.namespace, part.flags) = (owned.namespace.as_ref(), owned.flags);
+            part
+        }
+        self.0.iter().map(part).collect()
+    }
 }
