@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rl_core::store::{DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Settlement, Store};
+use rl_core::store::{
+    DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset,
+    Settlement, Store,
+};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Algorithm, Cost, Decision, FailureKind, Limit, LimitSet, MemoryStore, Period, Policy,
@@ -281,7 +284,8 @@ impl Twins {
                     policy,
                     charged: charged_before,
                     units,
-                    uncharged, lease: Lease::Permits,
+                    uncharged,
+                    lease: Lease::Permits,
                 };
                 let rust = self.memory.renew(renewal).await.unwrap();
                 let lua = self.redis.renew(renewal).await.unwrap();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use rl_core::key::Identified;
 use rl_core::observe::{DecisionEvent, Event, EventKind, Observer};
 use rl_core::rules::{Rule, Rules};
-use rl_core::store::{DecideRequest, LeaseStatus, Namespace, Renewal, Reset, Settlement, Store, StoreFuture};
+use rl_core::store::{
+    DecideRequest, LeaseStatus, Namespace, Renewal, Reset, Settlement, Store, StoreFuture,
+};
 use rl_core::time::Timestamp;
 use rl_core::{
     Cost, Decision, FailureKind, Limit, MaybeReady, MemoryStore, Origin, Part, Policy, RateLimiter,

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::store::{DecideRequest, LeaseStatus, Mode, Namespace, Part, Renewal, Reset, Settlement, Store, StoreFuture};
+use rl_core::store::{
+    DecideRequest, LeaseStatus, Mode, Namespace, Part, Renewal, Reset, Settlement, Store,
+    StoreFuture,
+};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, Limit, MaybeReady, MemoryStore, OnFailure, Origin, Policy,

@@ -94,7 +94,7 @@ impl Tested {
         let reset = |limit| Reset { namespace, subject, policy, limit };
         match loss {
             Loss::ResetOfAll => self.store.reset(&[reset(None)]).await.unwrap(),
-            Loss::ResetOfTheLimit => self.store.reset(&[reset(Some(0)])).await.unwrap(),
+            Loss::ResetOfTheLimit => self.store.reset(&[reset(Some(0))]).await.unwrap(),
             Loss::Eviction => {
                 for invented in 0.. {
                     // The store evicts the subject that has used the smallest part of its limit,

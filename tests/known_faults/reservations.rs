@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, Layout, Lease, LeaseStatus, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reservation, Reservations, Reset, Settlement, Store};
-use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{
-    Cost, Decision, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
+use rl_core::store::{
+    DecideRequest, Layout, Lease, LeaseStatus, Mode, Namespace, Part, Refund, RefundOf, Renewal,
+    Reservation, Reservations, Reset, Settlement, Store,
 };
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Cost, Decision, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 /// The time limit for waiting for a condition.

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, LeaseStatus, Outcome, Renewal, Reset, Settlement, Store, StoreFuture};
+use rl_core::store::{
+    DecideRequest, LeaseStatus, Outcome, Renewal, Reset, Settlement, Store, StoreFuture,
+};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, Limit, MaybeReady, RateLimiter};
 use tokio::sync::oneshot;

@@ -227,8 +227,15 @@ impl Twins {
                     timeline.past[place][index];
                 let (subject, policy) = (&timeline.subjects[subject], &timeline.rules[rule].0);
                 let namespace = &timeline.namespaces[rule];
-                let renewal =
-                    Renewal { namespace, subject, policy, charged: leased, units, uncharged, lease: Lease::Permits };
+                let renewal = Renewal {
+                    namespace,
+                    subject,
+                    policy,
+                    charged: leased,
+                    units,
+                    uncharged,
+                    lease: Lease::Permits,
+                };
                 let rust = self.memory.renew(renewal).await.unwrap();
                 assert_eq!(rust, self.redis.renew(renewal).await.unwrap());
                 timeline.past[place][index].leased = rust.held().unwrap_or(leased);

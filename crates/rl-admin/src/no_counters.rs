@@ -1,4 +1,6 @@
-use rl_core::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture, StoreReport};
+use rl_core::store::{
+    DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture, StoreReport,
+};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, FailureKind, MaybeReady, StoreError};
 

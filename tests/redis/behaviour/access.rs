@@ -1,6 +1,8 @@
 //! The permissions that a service needs on Redis. With exactly these, it works.
 
-use rl_core::store::{DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
+use rl_core::store::{
+    DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
+};
 use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
@@ -57,8 +59,15 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
         last = Some(store.decide(request).await.unwrap().at());
     }
     let (charged, units, policy) = (last.unwrap(), 1, &policy);
-    let renewal =
-        Renewal { namespace, subject, policy, charged, units, uncharged: LimitSet::EMPTY, lease: Lease::Permits };
+    let renewal = Renewal {
+        namespace,
+        subject,
+        policy,
+        charged,
+        units,
+        uncharged: LimitSet::EMPTY,
+        lease: Lease::Permits,
+    };
     let charged = store.renew(renewal).await.unwrap().held().unwrap();
     let of = RefundOf::Permits;
     let refund =

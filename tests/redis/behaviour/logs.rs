@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
+use rl_core::store::{
+    DecideRequest, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
+};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, LimitSet, Policy, RedisStore, RetryAfter, StoreError, Subject,
@@ -170,7 +172,8 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
                     policy,
                     charged,
                     units,
-                    uncharged: LimitSet::EMPTY, lease: Lease::Permits,
+                    uncharged: LimitSet::EMPTY,
+                    lease: Lease::Permits,
                 };
                 past.extend(store.renew(renewal).await.unwrap().held());
             }

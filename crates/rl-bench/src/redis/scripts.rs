@@ -12,7 +12,7 @@ use futures::FutureExt;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::store::{
-    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Layout, Lease, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, MemoryStore, Policy, RedisStore, Subject};
@@ -75,7 +75,9 @@ async fn decide(
 async fn refund(store: &impl Store, policy: &Policy, charged: &Decision, of: RefundOf) -> Result {
     let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(0)));
     let (charged, units, uncharged) = (charged.at(), 1, LimitSet::EMPTY);
-    Ok(store.refund(Refund { namespace, subject, policy, charged, units, of, uncharged }).await?)
+    let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
+    store.settle(&[refund.into()]).await?;
+    Ok(())
 }
 
 /// The logs whose operations are measured: a name, a limit, the number of entries, and the units
@@ -286,8 +288,9 @@ impl ScriptBench {
         let (namespace, subject, policy) =
             (&Namespace::default(), &Subject::consumer(&id(0)), &self.policy);
         let (charged, uncharged, units) = (charged.at(), LimitSet::EMPTY, 1);
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
-        self.store.renew(renewal).await?.ok_or("the permit was lost")?;
+        let lease = Lease::Permits;
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged, lease };
+        self.store.renew(renewal).await?.held().ok_or("the permit was lost")?;
         Ok(())
     }
 
@@ -372,7 +375,7 @@ impl ScriptBench {
             self.sample(table, operation, COPIES, async |n| {
                 let subject = &Subject::consumer(&id(2 * n + 1 + usize::from(limit.is_some())));
                 let (namespace, policy) = (&Namespace::default(), &self.policy);
-                Ok(self.store.reset(Reset { namespace, subject, policy, limit }).await?)
+                Ok(self.store.reset(&[Reset { namespace, subject, policy, limit }]).await?)
             })
             .await?;
         }

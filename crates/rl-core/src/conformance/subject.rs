@@ -84,7 +84,15 @@ impl Tested<'_> {
     ) -> Option<Timestamp> {
         let Self { namespace, subject, .. } = self;
         let uncharged = LimitSet::EMPTY;
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged, lease: Lease::Permits };
+        let renewal = Renewal {
+            namespace,
+            subject,
+            policy,
+            charged,
+            units,
+            uncharged,
+            lease: Lease::Permits,
+        };
         let renewed = self.suite.store.renew(renewal).await;
         renewed.unwrap_or_else(|error| failed(policy, &error)).held()
     }

@@ -11,7 +11,9 @@ use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, LeaseStatus, Namespace, Part, Renewal, Reset, Settlement, Store, StoreFuture};
+use crate::store::{
+    DecideRequest, LeaseStatus, Namespace, Part, Renewal, Reset, Settlement, Store, StoreFuture,
+};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// The fault of a store.

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::parts::Counters;
 use super::near_limit::{Crossing, NearLimits};
+use super::parts::Counters;
 use super::stores::Stores;
 use crate::decision::{Decision, Origin};
 use crate::model::FailureKind;
@@ -29,7 +29,8 @@ impl EventNames {
         Self {
             limiter: stores.namespace.to_string(),
             store: stores.primary.report().label.to_owned(),
-            fallback: fallback.map_or(String::new(), |fallback| fallback.store.report().label.to_owned()),
+            fallback: fallback
+                .map_or(String::new(), |fallback| fallback.store.report().label.to_owned()),
         }
     }
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::parts::Counters;
 use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::{FailurePolicy, OnFailure};
 use super::in_flight::InFlight;
+use super::parts::Counters;
 use super::shadow::ShadowLog;
 use super::stores::Stores;
 use crate::decision::Decision;

@@ -17,11 +17,11 @@ use std::sync::atomic::AtomicBool;
 use tokio::time::Instant;
 
 use super::circuit_breaker::{CallToken, CircuitBreaker};
-use super::parts::{Counters, OwnedParts};
 use super::events::Events;
 use super::failure_policy::FailurePolicy;
 use super::in_flight::{InFlight, WaitingDecision};
 use super::operation::Operation;
+use super::parts::{Counters, OwnedParts};
 use super::places::without_permits;
 use super::policies::Policies;
 use super::policy_denial;

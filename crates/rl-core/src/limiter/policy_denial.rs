@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::parts::summed_costs;
 use super::operation::Operation;
+use super::parts::summed_costs;
 use super::stores::Stores;
 use crate::decision::{Decision, DecisionList};
 use crate::model::Cost;

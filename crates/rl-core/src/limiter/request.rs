@@ -342,7 +342,8 @@ impl<'a> LimiterRequest<'a> {
             }
             (Subjects::Rule(of), Some(policy)) => {
                 let rules = self.pipeline.current_rules();
-                let part = rules.as_ref().and_then(|all| all.part_of_rule(of, Some(policy), Cost::ZERO));
+                let part =
+                    rules.as_ref().and_then(|all| all.part_of_rule(of, Some(policy), Cost::ZERO));
                 refund(part.as_slice())
             }
             // No store has made the decision, so nothing is charged.

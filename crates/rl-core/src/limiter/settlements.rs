@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::parts::{Charge, ChargedPart, Counters, OwnedParts};
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::events::Events;
+use super::parts::{Charge, ChargedPart, Counters, OwnedParts};
 use super::stores::Stores;
 use super::tally::Tally;
 use super::wait_queue::WaitQueues;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
-use super::parts::Counters;
 use super::failure_policy::Fallback;
 use super::in_flight::InFlight;
+use super::parts::Counters;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::parts::{OwnedParts, summed_costs};
 use super::circuit_breaker::CallToken;
 use super::failure_policy::OnFailure;
 use super::operation::Operation;
+use super::parts::{OwnedParts, summed_costs};
 use super::pipeline::Pipeline;
 use super::places;
 use crate::decision::{Decision, Origin};

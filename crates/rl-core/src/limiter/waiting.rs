@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::parts::{Counters, OwnedParts};
 use super::operation::Operation;
+use super::parts::{Counters, OwnedParts};
 use super::pipeline::Pipeline;
 use crate::decision::{Decision, LimitStatus, RetryAfter};
 use crate::maybe_ready::MaybeReady;

@@ -345,7 +345,7 @@ impl Renewal<'_> {
 
     /// Returns the refund of the old permits, which the renewal replaces by new ones.
     pub(crate) const fn as_refund(&self) -> Refund<'_> {
-        let Self { namespace, subject, policy, charged, units, uncharged } = *self;
+        let Self { namespace, subject, policy, charged, units, uncharged, .. } = *self;
         Refund { namespace, subject, policy, charged, units, uncharged, of: RefundOf::Permits }
     }
 }

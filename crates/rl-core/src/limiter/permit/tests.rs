@@ -415,7 +415,9 @@ impl Store for RenewsLate {
         MaybeReady::later(async move {
             after(Duration::from_secs(1)).await;
             let (namespace, subject, policy) = (&namespace, &subject, &policy);
-            store.renew(Renewal { namespace, subject, policy, charged, units, uncharged, lease }).await
+            store
+                .renew(Renewal { namespace, subject, policy, charged, units, uncharged, lease })
+                .await
         })
     }
 

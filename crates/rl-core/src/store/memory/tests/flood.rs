@@ -79,15 +79,9 @@ fn permits_survive_a_flood_and_are_released_one_by_one() {
         assert!(!is_allowed(&store, &policy, &holder));
         let (namespace, subject, policy) = (&Namespace::default(), &holder, &policy);
         let (of, uncharged) = (RefundOf::Permits, LimitSet::EMPTY);
-        ready(store.settle(&[Refund {
-            namespace,
-            subject,
-            policy,
-            charged,
-            units: 1,
-            of,
-            uncharged,
-        }.into()]));
+        ready(store.settle(&[
+            Refund { namespace, subject, policy, charged, units: 1, of, uncharged }.into(),
+        ]));
         clock.advance(Duration::from_millis(1));
         assert!(is_allowed(&store, policy, subject));
         assert!(!is_allowed(&store, policy, subject));
@@ -111,7 +105,15 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
 
     let uncharged = LimitSet::EMPTY;
     let renew = |charged| {
-        let renewal = Renewal { namespace, subject, policy, charged, units: 1, uncharged, lease: Lease::Permits };
+        let renewal = Renewal {
+            namespace,
+            subject,
+            policy,
+            charged,
+            units: 1,
+            uncharged,
+            lease: Lease::Permits,
+        };
         ready(store.renew(renewal)).held()
     };
     clock.advance(HOUR);
@@ -119,15 +121,9 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
     clock.advance(HOUR);
     for charged in [first, renew(second).unwrap()] {
         let of = RefundOf::Permits;
-        ready(store.settle(&[Refund {
-            namespace,
-            subject,
-            policy,
-            charged,
-            units: 1,
-            of,
-            uncharged,
-        }.into()]));
+        ready(store.settle(&[
+            Refund { namespace, subject, policy, charged, units: 1, of, uncharged }.into(),
+        ]));
         assert_eq!(renew(charged), None);
     }
     assert_eq!(used(&store, policy, subject), [0]);

@@ -149,7 +149,8 @@ impl SlotCalls for TestSlots {
                 of: RefundOf::All,
                 uncharged: LimitSet::default(),
             };
-            let execute = async { this.stores[slot_of(&keyed.subject)].settle(&[refund.into()]).await };
+            let execute =
+                async { this.stores[slot_of(&keyed.subject)].settle(&[refund.into()]).await };
             // If only the reply of a refund is lost, the refund was made, so no unit stays charged,
             // and there is nothing to record.
             this.call(execute, |_, _| {}).await.map(|_| Vec::new())
