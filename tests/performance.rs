@@ -1,4 +1,4 @@
-//! Counts instructions. Their number does not depend on how busy the machine is.
+//! Counts instructions and allocations. Their number does not depend on how busy the machine is.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -135,18 +135,44 @@ fn each_algorithm_takes_few_instructions() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// Counts the instructions that our layer adds to a request, compared with a layer that does
-/// nothing. The limits have six periods, and the headers have numbers of ten digits. The test also
-/// prints what a layer adds that only sets three headers.
+/// Returns the number of allocations that the program makes for one repetition of `what`.
+fn allocations(what: &str) -> u64 {
+    // The first repetitions allocate what later ones reuse.
+    let [some, more] = [TIMES, 2 * TIMES].map(|times| blocks(what, times));
+    (more - some) / TIMES
+}
+
+/// Returns the number of allocations that the program makes in all for `times` repetitions.
+fn blocks(what: &str, times: u64) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=dhat", "--dhat-out-file=/dev/null", &PROGRAM, what, &times.to_string()])
+        .output()
+        .expect("valgrind can be started: tests/run installs it");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let total = text.lines().find_map(|line| line.split("Total:").nth(1)?.split(" in ").nth(1));
+    let count = total.and_then(|blocks| blocks.split(' ').next()?.replace(',', "").parse().ok());
+    count.unwrap_or_else(|| panic!("expected a count: {text}"))
+}
+
+/// Counts the instructions and the allocations that our layer adds to a request, compared with an
+/// app without a layer. The limits have six periods, and the headers have numbers of ten digits. The
+/// test also prints what a layer adds that only sets three headers.
 #[test]
-fn a_layer_adds_few_instructions_to_a_request() {
-    for (framework, measured) in [("axum", 6_580), ("actix", 6_171)] {
+fn a_layer_adds_few_instructions_and_allocations_to_a_request() {
+    for (framework, measured, allocated) in [("axum", 7_850, 11), ("actix", 6_370, 5)] {
+        let added = |around: &str| {
+            let [with, without] = [around, "-plain"].map(|around| format!("{framework}{around}"));
+            let instructions = instructions(&with).saturating_sub(instructions(&without));
+            (instructions, allocations(&with).saturating_sub(allocations(&without)))
+        };
+        let ((instructions, allocations), lines) = (added(""), added("-lines"));
         let limit = at_most(measured);
-        let [ours, plain, lines] =
-            ["", "-plain", "-lines"].map(|around| instructions(&format!("{framework}{around}")));
-        let (added, of_lines) = (ours.saturating_sub(plain), lines.saturating_sub(plain));
-        println!("{framework}: {added} instructions, {limit} at most; three lines {of_lines}");
-        assert!(of_lines > 0, "{framework}: three lines cost something");
-        assert!(added <= limit, "{framework}: {added} instructions, expected {limit} at most");
+        println!("{framework}: {instructions} instructions, {limit} at most");
+        println!("{framework}: {allocations} allocations, {allocated} at most");
+        println!("{framework}: three lines alone: {lines:?}");
+        assert!(lines.0 > 0, "{framework}: three lines cost something");
+        assert!(instructions <= limit, "{framework}: {instructions}, expected {limit} at most");
+        assert!(allocations <= allocated, "{framework}: {allocations}, expected {allocated}");
     }
 }

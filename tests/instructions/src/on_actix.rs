@@ -1,5 +1,5 @@
 //! A service on actix-web, called in the same way as by a server. The middleware around it is ours,
-//! an empty one, or one that adds three header lines.
+//! one that adds three header lines, or none.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -24,8 +24,8 @@ pub(crate) fn send(around: Around, times: u64) {
     rt::System::new().block_on(async {
         match around {
             Around::Nothing => {
-                let app = App::new().wrap_fn(|request, service| service.call(request));
-                repeat(&init_service(app.route("/", hello())).await, request, times);
+                let app = App::new().route("/", hello());
+                repeat(&init_service(app).await, request, times);
             }
             Around::Lines => {
                 let app = App::new().wrap_fn(|request, service| {

@@ -1,5 +1,5 @@
-//! A service on axum, called directly, without a server. The layer around it is ours, an empty one,
-//! or one that adds three header lines.
+//! A service on axum, called directly, without a server. The layer around it is ours, one that adds
+//! three header lines, or none.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::Around;
 pub(crate) fn send(around: Around, times: u64) {
     let router = Router::new().route("/", get(async || "Hello"));
     let mut service: Router = match around {
-        Around::Nothing => router.layer(MapResponseLayer::new(|response: Response| response)),
+        Around::Nothing => router,
         Around::Lines => router.layer(MapResponseLayer::new(|mut response: Response| {
             for name in &LINES {
                 response.headers_mut().insert(name.clone(), HeaderValue::from_static("1000"));
@@ -32,6 +32,8 @@ pub(crate) fn send(around: Around, times: u64) {
         })),
         Around::Limiter(limiter) => router.layer(RateLimitLayer::new(limiter)),
     };
+    // As axum does before it serves a router. Otherwise each request would create its route anew.
+    service = service.with_state(());
     respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
         crate::counted(|| respond(&mut service, request));
