@@ -146,7 +146,7 @@ contract! {
         the_same_limiter_twice_charges_once,
         the_same_limiter_around_another_charges_once,
         the_same_limiter_charges_each_subject_once,
-        outer_layers_see_the_stricter_decision,
+        outer_layers_see_the_stricter_decision_if_it_is_exposed,
     }
     over_limit {
         requests_wait_for_their_turn_if_set,

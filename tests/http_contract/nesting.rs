@@ -119,10 +119,14 @@ pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     assert_eq!((used(&limiter).await, site.handled()), (6, 4));
 }
 
-pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
+pub(super) async fn outer_layers_see_the_stricter_decision_if_it_is_exposed<T: Target>() {
     for limits in [["3/minute", "9/hour"], ["9/hour", "3/minute"]] {
-        let site = T::serve(limits.map(|limit| HttpLimiter::new(of(limit))).to_vec());
-        for used in 1..=3 {
+        let limiters = limits.map(|limit| HttpLimiter::new(of(limit)));
+        let hiding = T::serve(limiters.to_vec());
+        assert_eq!(hiding.get("/").fetch().await.header("x-outer-sees"), None);
+        let [outer, inner] = limiters;
+        let site = T::serve(vec![outer.expose_decision(), inner]);
+        for used in 2..=3 {
             let seen = format!("store minute {used}/3");
             assert_eq!(site.get("/").fetch().await.header("x-outer-sees"), Some(seen.as_str()));
         }

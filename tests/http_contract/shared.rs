@@ -55,7 +55,7 @@ pub(super) async fn instances_share_their_counts<T: Target>() {
 
 pub(super) async fn a_store_elsewhere_counts_down_in_the_headers<T: Target>() {
     let redis = RedisServer::start();
-    let site = T::serve(vec![HttpLimiter::new(per_day(&redis, 2).await)]);
+    let site = T::serve(vec![HttpLimiter::new(per_day(&redis, 2).await).expose_decision()]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-86400");
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "store day 2/2"));
@@ -72,7 +72,8 @@ pub(super) async fn a_store_elsewhere_counts_down_in_the_headers<T: Target>() {
 pub(super) async fn a_nested_limiter_waits_for_its_store<T: Target>() {
     let redis = RedisServer::start();
     let (elsewhere, here) = (per_day(&redis, 3).await, limiter(&new_year(), &["9/hour"]));
-    let limiters = [&elsewhere, &here, &elsewhere].map(|limiter| HttpLimiter::new(limiter.clone()));
+    let limiters = [&elsewhere, &here, &elsewhere]
+        .map(|limiter| HttpLimiter::new(limiter.clone()).expose_decision());
     let site = T::serve(limiters.to_vec());
     assert_eq!(site.get("/").fetch().await.body, "store hour 1/9 < store day 1/3");
     assert_eq!(site.get("/").fetch().await.status, 200);

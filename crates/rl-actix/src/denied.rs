@@ -51,10 +51,9 @@ impl ResponseError for Denied {
     }
 
     fn error_response(&self) -> HttpResponse {
-        let (decision, denial, headers) = self.0.clone().into_parts();
+        let (decision, denial, lines) = self.0.clone().into_parts();
         let mut response = response::boxed(denial);
-        let mut head = ActixResponse(&mut response);
-        headers.write(&decision, &mut |line| head.add_header(line));
+        ActixResponse(&mut response).add_headers(&lines);
         response.extensions_mut().insert(decision);
         response
     }

@@ -8,6 +8,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
+use rl_core::{Decision, MaybeReady};
 
 use crate::request::ActixExtensions;
 use crate::response::{self, ActixResponse, ResponseBody};
@@ -35,7 +36,7 @@ pin_project! {
 
 /// A request that waits for its decision.
 struct Pending<S> {
-    counted: CountedRequest,
+    decision: MaybeReady<Decision>,
     service: Rc<S>,
     request: ServiceRequest,
     limiter: HttpLimiter,
@@ -55,10 +56,10 @@ impl<S, F, B> ResponseFuture<S, F, B> {
         service: Rc<S>,
         request: ServiceRequest,
         limiter: HttpLimiter,
-        counted: CountedRequest,
+        decision: MaybeReady<Decision>,
         context: RequestContext,
     ) -> Self {
-        let pending = Box::new(Pending { counted, service, request, limiter, context });
+        let pending = Box::new(Pending { decision, service, request, limiter, context });
         Self { state: State::Pending { pending: Some(pending) } }
     }
 
@@ -66,14 +67,14 @@ impl<S, F, B> ResponseFuture<S, F, B> {
         service: &S,
         request: ServiceRequest,
         limiter: &HttpLimiter,
-        mut counted: CountedRequest,
+        decision: Decision,
         context: &RequestContext,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
     {
         let mut extensions = ActixExtensions(request.extensions_mut());
-        let denial = limiter.apply(&mut counted, context, &mut extensions);
+        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
         drop(extensions);
         let Some(denial) = denial else {
             let future = service.call(request);
@@ -99,29 +100,22 @@ where
             match this.state.as_mut().project() {
                 StateProj::Pending { pending } => {
                     let waiting = pending.as_mut().expect("polled after completion");
-                    ready!(waiting.counted.poll_decision(cx));
+                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
                     let pending = pending.take().expect("polled above");
-                    let Pending { counted, service, request, limiter, context } = *pending;
-                    let next = Self::decided(&*service, request, &limiter, counted, &context);
+                    let Pending { service, request, limiter, context, .. } = *pending;
+                    let next = Self::decided(&*service, request, &limiter, decision, &context);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { future, counted } => {
-                    let result = match ready!(future.poll(cx)) {
-                        Ok(mut response) => {
-                            let counted = counted.as_mut();
-                            let permit = counted.and_then(|counted| {
-                                counted.finish(&mut ActixResponse(response.response_mut()))
-                            });
-                            Ok(response.map_body(|_, body| ResponseBody::inner(body, permit)))
-                        }
-                        Err(error) => {
-                            // The service failed, so no body holds the permit, and it is released
-                            // now.
-                            *counted = None;
-                            Err(error)
-                        }
-                    };
-                    return Poll::Ready(result);
+                    let result = ready!(future.poll(cx));
+                    // If the service failed, no body holds the permit, and it is released now.
+                    let counted = counted.take();
+                    return Poll::Ready(result.map(|mut response| {
+                        let permit = counted.and_then(|counted| {
+                            counted.finish(&mut ActixResponse(response.response_mut()))
+                        });
+                        response.map_body(|_, body| ResponseBody::inner(body, permit))
+                    }));
                 }
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after completion");

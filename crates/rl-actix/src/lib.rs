@@ -89,8 +89,10 @@
 //!
 //! The middleware can wrap an `App`, a `scope` or a `resource`. A denied request does not reach the
 //! inner service. An allowed request contains the [`Decision`] in its extensions, where handlers
-//! find it as [`web::ReqData<Decision>`](actix_web::web::ReqData). The [rules](adapter#rules)
-//! describe each step.
+//! find it as [`web::ReqData<Decision>`](actix_web::web::ReqData). Middlewares outside the limiter
+//! find it in the extensions of the response if
+//! [`expose_decision`](RateLimit::expose_decision) is set. The [rules](adapter#rules) describe each
+//! step.
 //!
 //! If an inner middleware returns an error instead of a response, actix-web creates the response
 //! outside all middlewares. This response has no rate limit headers.

@@ -9,7 +9,9 @@ use rl_core::adapter::{Admission, HttpLimiter};
 use rl_core::denial::{Denial, DenialBody, DenialReason};
 use rl_core::headers::Headers;
 use rl_core::key::{KeyExtractor, KeySecret, RequestInfo};
-use rl_core::{Cost, Decision, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject};
+use rl_core::{
+    Cost, Decision, MaybeReady, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject,
+};
 
 use crate::denied::Denied;
 use crate::future::ResponseFuture;
@@ -285,13 +287,14 @@ impl RateLimit {
         self.set(|limiter| limiter.deny_with(responder))
     }
 
-    /// Leaves the [`Decision`] out of the extensions of responses, which outer middlewares read.
+    /// Puts the [`Decision`] into the extensions of responses, where middlewares outside this one
+    /// can read it. If limiters are nested, it is the stricter decision.
     ///
-    /// This saves two allocations for each response that has no other extensions. Handlers find the
+    /// This costs three allocations for a response that has no other extensions. Handlers find the
     /// decision in the extensions of the request in any case.
     #[must_use]
-    pub fn hide_decision(self) -> Self {
-        self.set(HttpLimiter::hide_decision)
+    pub fn expose_decision(self) -> Self {
+        self.set(HttpLimiter::expose_decision)
     }
 
     /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where
@@ -385,13 +388,17 @@ where
             }
             Admission::Counted(context) => context,
         };
-        let counted = self.limiter.decide(&ActixRequest::new(&request), &context);
-        if counted.decision().is_some() {
-            let (service, limiter) = (&*self.service, &self.limiter);
-            return ResponseFuture::decided(service, request, limiter, counted, &context);
+        let decision = self.limiter.decide(&ActixRequest::new(&request), &context);
+        match decision {
+            MaybeReady::Ready(Some(decision)) => {
+                let (service, limiter) = (&*self.service, &self.limiter);
+                ResponseFuture::decided(service, request, limiter, decision, &context)
+            }
+            pending => {
+                let service = Rc::clone(&self.service);
+                ResponseFuture::pending(service, request, self.limiter.clone(), pending, context)
+            }
         }
-        let service = Rc::clone(&self.service);
-        ResponseFuture::pending(service, request, self.limiter.clone(), counted, context)
     }
 }
 
@@ -444,13 +451,13 @@ mod tests {
     /// these extensions. A server would reuse the table for the next request.
     #[test]
     fn an_allowed_request_allocates_twice() {
-        let limited = limited(middleware().hide_decision());
+        let limited = limited(middleware());
         assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 2);
     }
 
     #[test]
-    fn a_decision_in_the_response_needs_two_more_allocations() {
-        let limited = limited(middleware());
-        assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 4);
+    fn a_decision_in_the_response_needs_three_more_allocations() {
+        let limited = limited(middleware().expose_decision());
+        assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 5);
     }
 }

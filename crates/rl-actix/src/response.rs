@@ -13,7 +13,7 @@ use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
 use rl_core::adapter::{Extensions, ResponseHead};
 use rl_core::denial::Denial;
-use rl_core::headers::{FieldName, FieldValue, HeaderLine};
+use rl_core::headers::{FieldName, HeaderLines};
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::ActixExtensions;
@@ -105,18 +105,17 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 }
 
 impl<B> ResponseHead for ActixResponse<'_, B> {
-    fn add_header(&mut self, line: HeaderLine<'_>) {
-        let name = NAMES[line.name.index()].clone();
-        let value = match line.value {
-            FieldValue::Static(value) => HeaderValue::from_static(value),
-            FieldValue::Written(value) => {
-                HeaderValue::from_str(value).expect("values are visible ASCII and spaces")
+    fn add_headers(&mut self, lines: &HeaderLines) {
+        let headers = self.0.headers_mut();
+        for line in lines.iter() {
+            let name = NAMES[line.name.index()].clone();
+            let value = HeaderValue::from_maybe_shared(line.value)
+                .expect("values are visible ASCII and spaces");
+            if line.is_list {
+                headers.append(name, value);
+            } else {
+                headers.insert(name, value);
             }
-        };
-        if line.is_list {
-            self.0.headers_mut().append(name, value);
-        } else {
-            self.0.headers_mut().insert(name, value);
         }
     }
 

@@ -47,10 +47,9 @@ impl From<adapter::Denied> for Denied {
 
 impl<B: From<String>> From<Denied> for Response<B> {
     fn from(Denied(denied): Denied) -> Self {
-        let (decision, denial, headers) = denied.into_parts();
+        let (decision, denial, lines) = denied.into_parts();
         let mut response = response::with_body(denial, |body| B::from(body.into_owned()));
-        let mut head = HttpResponse(&mut response);
-        headers.write(&decision, &mut |line| head.add_header(line));
+        HttpResponse(&mut response).add_headers(&lines);
         response.extensions_mut().insert(decision);
         response
     }

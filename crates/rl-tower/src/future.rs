@@ -3,18 +3,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
-use http_body::Body;
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
+use rl_core::{Decision, MaybeReady};
 use tower_service::Service;
 
 use crate::request::HttpExtensions;
-use crate::response::{self, HttpResponse, ResponseBody};
+use crate::response::{self, HttpResponse, LimitedBody};
 
 pin_project! {
     /// Response future of [`RateLimit`](crate::RateLimit).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, F, ReqBody, ResBody> {
+    pub struct ResponseFuture<S, F, ReqBody, ResBody>
+    where
+        ResBody: LimitedBody,
+    {
         #[pin]
         state: State<S, F, ReqBody, ResBody>,
     }
@@ -22,19 +25,22 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, F, ReqBody, ResBody> {
+    enum State<S, F, ReqBody, ResBody>
+    where
+        ResBody: LimitedBody,
+    {
         // Waits for a remote store. The box keeps the future small for users of the memory store.
         Pending { pending: Option<Box<Pending<S, ReqBody>>> },
         // Waits for the inner service.
         Calling { #[pin] future: F, counted: Option<CountedRequest> },
         // Holds the response to a rejected request.
-        Rejected { response: Option<Response<ResponseBody<ResBody>>> },
+        Rejected { response: Option<Response<ResBody::Limited>> },
     }
 }
 
 /// A request that waits for its decision.
 struct Pending<S, ReqBody> {
-    counted: CountedRequest,
+    decision: MaybeReady<Decision>,
     // The instance of the inner service that was ready when the request arrived.
     inner: S,
     request: Request<ReqBody>,
@@ -42,12 +48,12 @@ struct Pending<S, ReqBody> {
     context: RequestContext,
 }
 
-impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
+impl<S, F, ReqBody, ResBody: LimitedBody> ResponseFuture<S, F, ReqBody, ResBody> {
     pub(crate) const fn exempt(future: F) -> Self {
         Self { state: State::Calling { future, counted: None } }
     }
 
-    pub(crate) const fn rejected(response: Response<ResponseBody<ResBody>>) -> Self {
+    pub(crate) const fn rejected(response: Response<ResBody::Limited>) -> Self {
         Self { state: State::Rejected { response: Some(response) } }
     }
 
@@ -55,10 +61,10 @@ impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
         inner: S,
         request: Request<ReqBody>,
         limiter: HttpLimiter,
-        counted: CountedRequest,
+        decision: MaybeReady<Decision>,
         context: RequestContext,
     ) -> Self {
-        let pending = Box::new(Pending { counted, inner, request, limiter, context });
+        let pending = Box::new(Pending { decision, inner, request, limiter, context });
         Self { state: State::Pending { pending: Some(pending) } }
     }
 
@@ -66,18 +72,19 @@ impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
         inner: &mut S,
         mut request: Request<ReqBody>,
         limiter: &HttpLimiter,
-        mut counted: CountedRequest,
+        decision: Decision,
         context: &RequestContext,
     ) -> Self
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
         let mut extensions = HttpExtensions(request.extensions_mut());
-        let Some(denial) = limiter.apply(&mut counted, context, &mut extensions) else {
+        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
+        let Some(denial) = denial else {
             let future = inner.call(request);
             return Self { state: State::Calling { future, counted: Some(counted) } };
         };
-        let mut response = response::from_denial(denial);
+        let mut response = response::from_denial::<ResBody>(denial);
         counted.finish(&mut HttpResponse(&mut response));
         Self::rejected(response)
     }
@@ -87,9 +94,9 @@ impl<S, F, ReqBody, ResBody, E> Future for ResponseFuture<S, F, ReqBody, ResBody
 where
     S: Service<Request<ReqBody>, Future = F>,
     F: Future<Output = Result<Response<ResBody>, E>>,
-    ResBody: Body,
+    ResBody: LimitedBody,
 {
-    type Output = Result<Response<ResponseBody<ResBody>>, E>;
+    type Output = Result<Response<ResBody::Limited>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -97,29 +104,21 @@ where
             match this.state.as_mut().project() {
                 StateProj::Pending { pending } => {
                     let waiting = pending.as_mut().expect("polled after completion");
-                    ready!(waiting.counted.poll_decision(cx));
+                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
                     let pending = pending.take().expect("polled above");
-                    let Pending { counted, mut inner, request, limiter, context } = *pending;
-                    let next = Self::decided(&mut inner, request, &limiter, counted, &context);
+                    let Pending { mut inner, request, limiter, context, .. } = *pending;
+                    let next = Self::decided(&mut inner, request, &limiter, decision, &context);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { future, counted } => {
-                    let result = match ready!(future.poll(cx)) {
-                        Ok(mut response) => {
-                            let counted = counted.as_mut();
-                            let permit = counted.and_then(|counted| {
-                                counted.finish(&mut HttpResponse(&mut response))
-                            });
-                            Ok(response.map(|body| ResponseBody::inner(body, permit)))
-                        }
-                        Err(error) => {
-                            // The service failed, so no body holds the permit, and it is released
-                            // now.
-                            *counted = None;
-                            Err(error)
-                        }
-                    };
-                    return Poll::Ready(result);
+                    let result = ready!(future.poll(cx));
+                    // If the service failed, no body holds the permit, and it is released now.
+                    let counted = counted.take();
+                    return Poll::Ready(result.map(|mut response| {
+                        let permit = counted
+                            .and_then(|counted| counted.finish(&mut HttpResponse(&mut response)));
+                        response.map(|body| response::limited_body(body, permit))
+                    }));
                 }
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after completion");
@@ -130,7 +129,7 @@ where
     }
 }
 
-impl<S, F, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody> {
+impl<S, F, ReqBody, ResBody: LimitedBody> fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Pending { .. } => "ResponseFuture::Pending",

@@ -298,14 +298,14 @@ impl RateLimitLayer {
         self.set(|limiter| limiter.deny_with(responder))
     }
 
-    /// Leaves the [`Decision`] out of the extensions of responses, where outer layers could read
-    /// it.
+    /// Puts the [`Decision`] into the extensions of responses, where layers outside this one can
+    /// read it. If limiters are nested, it is the stricter decision.
     ///
-    /// This saves three allocations for each response that has no other extensions. Handlers find
-    /// the decision in the extensions of the request in any case.
+    /// This costs four allocations for a response that has no other extensions. Handlers find the
+    /// decision in the extensions of the request in any case.
     #[must_use]
-    pub fn hide_decision(self) -> Self {
-        self.set(HttpLimiter::hide_decision)
+    pub fn expose_decision(self) -> Self {
+        self.set(HttpLimiter::expose_decision)
     }
 
     /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where

@@ -84,6 +84,21 @@
 //!
 //! # Decisions in handlers
 //!
+//! A handler reads the decision of the layer with axum's `Extension`. Layers outside the limiter
+//! find it in the extensions of the response if
+//! [`expose_decision`](RateLimitLayer::expose_decision) is set.
+//!
+//! ```
+//! use axum::Extension;
+//! use rl_tower::Decision;
+//!
+//! async fn show(Extension(decision): Extension<Decision>) -> String {
+//!     let remaining = decision.limits().map(|limit| limit.remaining()).min();
+//!     format!("{} requests remaining", remaining.unwrap_or(u64::MAX))
+//! }
+//! # let _: axum::routing::MethodRouter = axum::routing::get(show);
+//! ```
+//!
 //! A handler may call the limiter itself, for example because the cost depends on the body. It
 //! returns a denial as [`Denied`], with the status, body and headers that a layer would send.
 //!
@@ -127,7 +142,7 @@
 //!        ┌──────▼───────┐
 //!        │    inner     │
 //!        └──────┬───────┘
-//!               │ headers are added; the Decision is in the response's extensions
+//!               │ headers are added
 //!               ▼
 //!            response
 //! ```
@@ -177,7 +192,7 @@ pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use request::{RequestExt, from_extension};
-pub use response::ResponseBody;
+pub use response::{LimitedBody, ResponseBody};
 #[doc(inline)]
 pub use rl_core::*;
 pub use service::RateLimit;

@@ -2,12 +2,13 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use http_body::Body;
+use rl_core::MaybeReady;
 use rl_core::adapter::{Admission, HttpLimiter};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
 use crate::request::HttpRequest;
-use crate::response::{self, ResponseBody};
+use crate::response::{self, LimitedBody};
 
 /// A service behind a limiter, made by [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
@@ -41,9 +42,9 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     ReqBody: Body + 'static,
-    ResBody: Body<Data: From<Vec<u8>>>,
+    ResBody: LimitedBody,
 {
-    type Response = Response<ResponseBody<ResBody>>;
+    type Response = Response<ResBody::Limited>;
     type Error = S::Error;
     type Future = ResponseFuture<S, S::Future, ReqBody, ResBody>;
 
@@ -56,23 +57,25 @@ where
             Admission::Exempt => return ResponseFuture::exempt(self.inner.call(request)),
             Admission::Rejected(denial) => {
                 release_readiness(&mut self.inner);
-                return ResponseFuture::rejected(response::from_denial(denial));
+                return ResponseFuture::rejected(response::from_denial::<ResBody>(denial));
             }
             Admission::Counted(context) => context,
         };
-        let counted = self.limiter.decide(&HttpRequest(&request), &context);
-        if let Some(decision) = counted.decision() {
-            if !decision.is_forwarded() {
-                release_readiness(&mut self.inner);
+        let pending = match self.limiter.decide(&HttpRequest(&request), &context) {
+            MaybeReady::Ready(Some(decision)) => {
+                if !decision.is_forwarded() {
+                    release_readiness(&mut self.inner);
+                }
+                let (inner, limiter) = (&mut self.inner, &self.limiter);
+                return ResponseFuture::decided(inner, request, limiter, decision, &context);
             }
-            let (inner, limiter) = (&mut self.inner, &self.limiter);
-            return ResponseFuture::decided(inner, request, limiter, counted, &context);
-        }
+            pending => pending,
+        };
         // This instance is ready, but its clone may not be:
         // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::pending(inner, request, self.limiter.clone(), counted, context)
+        ResponseFuture::pending(inner, request, self.limiter.clone(), pending, context)
     }
 }
 
@@ -103,7 +106,7 @@ mod tests {
     impl Service<Request<String>> for Handler {
         type Response = Response<String>;
         type Error = Infallible;
-        type Future = std::future::Ready<Result<Response<String>, Infallible>>;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
 
         fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
             Poll::Ready(Ok(()))
@@ -146,23 +149,23 @@ mod tests {
     /// The only allocation is the decision in the extensions of the request.
     #[test]
     fn an_allowed_request_allocates_once() {
-        let mut limited = layer(100).hide_decision().layer(Handler);
+        let mut limited = layer(100).layer(Handler);
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// The extensions of the response were empty, so they allocate a map, its table, and a box for
-    /// the decision.
+    /// The first one holds a copy of the decision until the response is there. The extensions of the
+    /// response were empty, so they allocate a map, its table, and a box for the decision.
     #[test]
-    fn a_decision_in_the_response_needs_three_more_allocations() {
-        let limited = allocations(&mut layer(100).layer(Handler));
-        assert_eq!(limited - allocations(&mut Handler), 4);
+    fn a_decision_in_the_response_needs_four_more_allocations() {
+        let limited = allocations(&mut layer(100).expose_decision().layer(Handler));
+        assert_eq!(limited - allocations(&mut Handler), 5);
     }
 
     /// The allocations are the body, the headers, the index of their names, and the list of headers
     /// in the denial.
     #[test]
     fn a_denied_request_allocates_four_times() {
-        let mut limited = layer(1).hide_decision().layer(Handler);
+        let mut limited = layer(1).layer(Handler);
         assert_eq!(allocations(&mut limited), 4);
     }
 }

@@ -46,9 +46,9 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     }
     let headers =
         Headers::new(HeaderFamily::IetfDraft11).and(HeaderFamily::OpenBank).and(HeaderFamily::GitHub);
-    headers.write(&decision, &mut |line| {
-        assert!(line.value.as_str().bytes().all(|b| (b' '..=b'~').contains(&b)))
-    });
+    for line in headers.lines(&decision).iter() {
+        assert!(line.value.iter().all(|b| (b' '..=b'~').contains(b)));
+    }
     let subject = Subject::ip([192, 0, 2, 7]);
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let reason = DenialReason::Decision { decision: &decision, subject: &subject, rule: None };

@@ -32,7 +32,7 @@ impl Service<Request<String>> for Handler {
 
 /// Sends `times` requests, after one request that is not counted.
 pub(crate) fn send(limiter: RateLimiter, times: u64) {
-    let layer = RateLimitLayer::new(limiter).hide_decision();
+    let layer = RateLimitLayer::new(limiter);
     let mut service = layer.layer(Handler);
     respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {

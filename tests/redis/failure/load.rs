@@ -100,7 +100,9 @@ impl Service {
                 let store =
                     store(RedisStore::builder(&url).local_denial(false)).connect().await.unwrap();
                 let limiter = settings(limits(store.clone())).build().unwrap();
-                let site = Axum::serve(vec![HttpLimiter::new(limiter.clone()).key(Identified)]);
+                let site = Axum::serve(vec![
+                    HttpLimiter::new(limiter.clone()).key(Identified).expose_decision(),
+                ]);
                 let stall = Stall::watch();
                 ready.send((limiter, store, log, site, stall)).unwrap();
                 let _ = stopped.await;

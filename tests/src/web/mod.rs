@@ -14,8 +14,7 @@
 //!
 //! Like many services, the application has an authentication outside the limiters. It trusts the
 //! header `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. The header
-//! `x-outer-sees` reports the decision that the limiters leave in the response's extensions for
-//! outer layers.
+//! `x-outer-sees` reports the decision that the outermost limiter exposes.
 
 pub mod actix;
 pub mod axum;

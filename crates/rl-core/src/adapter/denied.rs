@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::decision::Decision;
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
-use crate::headers::Headers;
+use crate::headers::{HeaderLines, Headers};
 use crate::model::Subject;
 
 /// A denial that a handler returns as its response, with the decision behind it.
@@ -55,9 +55,11 @@ impl Denied {
         &self.0.denial
     }
 
-    /// Returns the decision, the denial, and the headers to write for the decision.
-    pub fn into_parts(self) -> (Decision, Denial, Headers) {
-        (self.0.decision, self.0.denial, self.0.headers)
+    /// Returns the decision, the denial, and the header lines for the decision.
+    pub fn into_parts(self) -> (Decision, Denial, HeaderLines) {
+        let DeniedParts { decision, denial, headers } = *self.0;
+        let lines = headers.lines(&decision);
+        (decision, denial, lines)
     }
 }
 

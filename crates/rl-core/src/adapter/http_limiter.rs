@@ -143,10 +143,11 @@ impl HttpLimiter {
         self.set(|settings| settings.responder = Some(Arc::new(responder)))
     }
 
-    /// Leaves the decision out of the extensions of responses.
+    /// Puts the decision into the extensions of responses, where outer layers can read it. If
+    /// limiters are nested, it is the stricter decision.
     #[must_use]
-    pub fn hide_decision(self) -> Self {
-        self.set(|settings| settings.response.hides_decision = true)
+    pub fn expose_decision(self) -> Self {
+        self.set(|settings| settings.response.exposes_decision = true)
     }
 
     /// Puts the [`CountedSubject`] into the extensions of requests.
@@ -225,13 +226,16 @@ impl HttpLimiter {
 
     /// Decides a request that is counted. If the store is remote, the returned decision is not
     /// ready yet.
-    pub fn decide(&self, request: &dyn RequestInfo, context: &RequestContext) -> CountedRequest {
-        let decision = if observe::may_decisions_be_logged() {
+    pub fn decide(
+        &self,
+        request: &dyn RequestInfo,
+        context: &RequestContext,
+    ) -> MaybeReady<Decision> {
+        if observe::may_decisions_be_logged() {
             self.decide_in_span(request, context)
         } else {
             self.start_decision(request, context)
-        };
-        CountedRequest::new(decision, self.settings.response.clone())
+        }
     }
 
     #[inline]
@@ -278,42 +282,39 @@ impl HttpLimiter {
         Some(Admission::Counted(context))
     }
 
-    /// Applies the decision to its request. The decision must be ready.
+    /// Applies the decision to its request.
     ///
     /// If the request may continue, inserts the decision into its `extensions`, and a permit if it
     /// holds one. The adapter then calls the service. A denied request gets the returned denial as
     /// its response. In both cases the adapter then [finishes](CountedRequest::finish) the
     /// response.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the decision is not ready.
     pub fn apply(
         &self,
-        counted: &mut CountedRequest,
+        mut decision: Decision,
         context: &RequestContext,
         extensions: &mut impl Extensions,
-    ) -> Option<Denial> {
-        let outer = if context.is_nested { extensions.get::<Decision>().cloned() } else { None };
-        let decision = counted.decision_mut();
-        decision.set_nesting(self.settings.limiter.id(), context.subject_hash, outer);
-        if context.parts.is_some() || self.settings.partition_secret.is_some() {
-            self.label(decision, context);
+    ) -> (CountedRequest, Option<Denial>) {
+        let settings = &*self.settings;
+        let outer = if context.is_nested { extensions.remove::<Decision>() } else { None };
+        decision.set_nesting(settings.limiter.id(), context.subject_hash, outer);
+        if context.parts.is_some() || settings.partition_secret.is_some() {
+            self.label(&mut decision, context);
         }
+        let mut counted = CountedRequest::new(&decision, &settings.response);
         if !decision.is_forwarded() {
-            return Some(self.denial(decision, context));
+            let denial = self.denial(&decision, context);
+            return (counted, Some(denial));
         }
         let outer_permit = if context.is_nested { extensions.remove::<Permit>() } else { None };
-        let permit = self.permit(decision, context, outer_permit);
-        extensions.insert(decision.clone());
-        if let Some(permit) = permit {
+        if let Some(permit) = self.permit(&decision, context, outer_permit) {
             extensions.insert(permit.clone());
-            counted.hold(permit);
+            counted.hold(permit, settings.response.cost.clone());
         }
-        if self.settings.exposes_subject {
+        extensions.insert(decision);
+        if settings.exposes_subject {
             extensions.insert(CountedSubject(context.subject.clone()));
         }
-        None
+        (counted, None)
     }
 
     /// Returns the response to a request that a handler has denied itself. It has the form and the

@@ -3,12 +3,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use crate::decision::Decision;
-use crate::headers::{HeaderLine, Headers, ResponseInfo};
+use crate::headers::{HeaderLines, Headers, ResponseInfo};
 use crate::limiter::Permit;
-use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
 
 /// The extensions of a request or response: values that layers pass to each other, found by their
@@ -26,9 +24,9 @@ pub trait Extensions {
 
 /// The status, headers and extensions of a response that an adapter is about to send.
 pub trait ResponseHead: ResponseInfo {
-    /// Adds a header line. If the field is a list, the line is added to existing lines of the same
+    /// Adds header lines. If the field is a list, a line is added to existing lines of the same
     /// name. Otherwise it replaces them.
-    fn add_header(&mut self, line: HeaderLine<'_>);
+    fn add_headers(&mut self, lines: &HeaderLines);
 
     /// Returns the extensions of the response.
     fn extensions(&mut self) -> impl Extensions;
@@ -65,62 +63,46 @@ impl FinalCost {
 }
 
 /// The settings that apply to the response.
-///
-/// Each request in flight holds a clone of these settings, and not of the whole limiter. Otherwise
-/// all threads would contend for the limiter's reference count.
 #[derive(Clone, Default)]
 pub(super) struct ResponseSettings {
     pub(super) headers: Headers,
     pub(super) cost: Option<FinalCost>,
-    pub(super) hides_decision: bool,
+    pub(super) exposes_decision: bool,
 }
 
 /// A counted request whose response is not complete yet.
 ///
-/// [`HttpLimiter::decide`](super::HttpLimiter::decide) returns it. The adapter
-/// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it
-/// has the head of the response.
-///
-/// The steps change the decision in place, because moving it would copy more than 200 bytes.
+/// [`HttpLimiter::apply`](super::HttpLimiter::apply) returns it. The adapter calls
+/// [`finish`](Self::finish) when it has the head of the response.
 #[must_use]
 pub struct CountedRequest {
-    decision: MaybeReady<Decision>,
-    settings: ResponseSettings,
+    lines: HeaderLines,
+    // For outer layers, if they read it.
+    decision: Option<Box<Decision>>,
     permit: Option<Permit>,
+    // Read from the response, if the request has a permit.
+    final_cost: Option<FinalCost>,
 }
 
 impl CountedRequest {
-    pub(super) const fn new(decision: MaybeReady<Decision>, settings: ResponseSettings) -> Self {
-        Self { decision, settings, permit: None }
-    }
-
-    /// Returns the decision, if it is ready.
-    #[must_use]
-    pub const fn decision(&self) -> Option<&Decision> {
-        match &self.decision {
-            MaybeReady::Ready(decision) => decision.as_ref(),
-            MaybeReady::Boxed(_) => None,
+    /// Creates the state of a request from its `decision`, which names the decision of an outer
+    /// limiter.
+    pub(super) fn new(decision: &Decision, settings: &ResponseSettings) -> Self {
+        // An outer `HttpLimiter` needs the decision to merge the headers.
+        let leaves_decision = settings.exposes_decision || decision.outer().is_some();
+        Self {
+            lines: settings.headers.lines(decision),
+            decision: leaves_decision.then(|| Box::new(decision.clone())),
+            permit: None,
+            final_cost: None,
         }
     }
 
-    /// Waits for the decision.
-    pub fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let MaybeReady::Boxed(pending) = &mut self.decision {
-            self.decision = MaybeReady::ready(ready!(pending.as_mut().poll(cx)));
-        }
-        Poll::Ready(())
-    }
-
-    pub(super) const fn decision_mut(&mut self) -> &mut Decision {
-        match &mut self.decision {
-            MaybeReady::Ready(Some(decision)) => decision,
-            _ => panic!("the decision is not ready, or the response is complete"),
-        }
-    }
-
-    /// Holds `permit` until the response is complete.
-    pub(super) fn hold(&mut self, permit: Permit) {
+    /// Holds `permit` until the response is complete, and sets its cost to `final_cost` of the
+    /// response.
+    pub(super) fn hold(&mut self, permit: Permit, final_cost: Option<FinalCost>) {
         self.permit = Some(permit);
+        self.final_cost = final_cost;
     }
 
     /// Completes the head of the response, and returns the permit of the request.
@@ -129,52 +111,41 @@ impl CountedRequest {
     /// nested, it leaves the stricter decision in the extensions of the response for outer layers.
     ///
     /// The adapter holds the permit until the body of the response has ended.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the decision is not ready, or if an earlier call has moved it into a response.
-    pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
+    pub fn finish(mut self, response: &mut impl ResponseHead) -> Option<Permit> {
         if let Some(permit) = &self.permit {
             permit.set_costs_of_response(response);
-            if let Some(cost) = &self.settings.cost {
+            if let Some(cost) = &self.final_cost {
                 cost.apply(permit, response);
             }
         }
-        let permit = self.permit.take();
-        let Self { decision: MaybeReady::Ready(slot), settings, .. } = self else {
-            panic!("the decision is not ready")
-        };
-        let decision = slot.as_mut().expect("the response is not complete");
-        // An outer `HttpLimiter` merges the headers. It needs this decision, even if the settings
-        // hide decisions.
-        let leaves_decision = !settings.hides_decision || decision.outer().is_some();
-        let headers = &settings.headers;
-        let inner = response.extensions().remove::<Decision>();
-        match inner {
-            // The inner decision is at least as strict, so its header lines stay. This decision
-            // only adds its list fields.
-            Some(inner) if !decision.is_stricter_than(&inner) => {
-                headers.write(decision, &mut |line| {
-                    if line.is_list {
-                        response.add_header(line);
-                    }
-                });
-                *decision = inner;
-            }
-            _ => {
-                headers.write(decision, &mut |line| response.add_header(line));
-                decision.remove_outer();
-            }
+        // If the inner decision is at least as strict, its header lines stay. This limiter only
+        // adds its list fields.
+        let inner = response.extensions().remove::<Decision>().filter(is_at_least_as_strict);
+        if inner.is_some() {
+            self.lines.retain_lists();
         }
-        if leaves_decision && let Some(decision) = slot.take() {
-            response.extensions().insert(decision);
+        response.add_headers(&self.lines);
+        if let Some(own) = self.decision {
+            let left = match inner {
+                Some(inner) => inner.inside(own.outer().cloned()),
+                None => *own,
+            };
+            response.extensions().insert(left);
         }
-        permit
+        self.permit
     }
+}
+
+/// Returns whether the decision of an inner limiter is at least as strict as the decision of the
+/// limiter around it.
+///
+/// A decision that a handler has made itself names no outer decision, and is taken as the stricter.
+fn is_at_least_as_strict(inner: &Decision) -> bool {
+    inner.outer().is_none_or(|outer| !outer.is_stricter_than(inner))
 }
 
 impl fmt::Debug for CountedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CountedRequest").field("decision", &self.decision).finish_non_exhaustive()
+        f.debug_struct("CountedRequest").field("lines", &self.lines).finish_non_exhaustive()
     }
 }

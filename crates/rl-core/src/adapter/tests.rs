@@ -10,11 +10,12 @@ use super::{Admission, CountedRequest, Extensions, HttpLimiter, RequestContext, 
 use crate::client_ip::ClientIp;
 use crate::decision::{Decision, Origin};
 use crate::denial::{Denial, DenialBody, Protocol};
-use crate::headers::{HeaderLine, ResponseInfo};
+use crate::headers::{HeaderLines, ResponseInfo};
 use crate::key::KeyExtractor as _;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, RequestInfo};
 use crate::limiter::RateLimiter;
+use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Realm, Subject};
 use crate::rules::{MissingKey, Rule, Rules};
 
@@ -40,7 +41,7 @@ fn preflight() -> FakeRequest {
 fn is_exempt(http: &HttpLimiter, request: &FakeRequest) -> bool {
     let admission = http.admit(request, None);
     if let Admission::Counted(context) = &admission {
-        assert!(http.decide(request, context).decision().is_some(), "memory is ready at once");
+        ready(http.decide(request, context));
     }
     matches!(admission, Admission::Exempt)
 }
@@ -53,15 +54,23 @@ fn is_exempt_after(http: &HttpLimiter, outer: &Decision) -> bool {
 
 /// Returns the decision on a request that is counted.
 fn decide(http: &HttpLimiter, request: &FakeRequest) -> (Decision, RequestContext) {
-    let (counted, context) = admit(http, request, None);
-    (counted.decision().unwrap().clone(), context)
+    let (decision, context) = admit(http, request, None);
+    (ready(decision), context)
+}
+
+/// Returns the decision of a store in memory.
+fn ready(decision: MaybeReady<Decision>) -> Decision {
+    match decision {
+        MaybeReady::Ready(Some(decision)) => decision,
+        _ => panic!("memory is ready at once"),
+    }
 }
 
 fn admit(
     http: &HttpLimiter,
     request: &FakeRequest,
     outer: Option<&Decision>,
-) -> (CountedRequest, RequestContext) {
+) -> (MaybeReady<Decision>, RequestContext) {
     match http.admit(request, outer) {
         Admission::Counted(context) => (http.decide(request, &context), context),
         other => panic!("{other:?}"),
@@ -113,8 +122,8 @@ impl ResponseInfo for FakeResponse {
 }
 
 impl ResponseHead for FakeResponse {
-    fn add_header(&mut self, line: HeaderLine<'_>) {
-        self.lines.push(format!("{}: {}", line.name, line.value));
+    fn add_headers(&mut self, lines: &HeaderLines) {
+        self.lines.extend(lines.iter().map(|line| line.to_string()));
     }
 
     fn extensions(&mut self) -> impl Extensions {
@@ -127,13 +136,14 @@ impl ResponseHead for FakeResponse {
 ///
 /// Returns the decision in the extensions of the request, and the counted request.
 fn apply(http: &HttpLimiter, outer: Option<&Decision>) -> (Decision, CountedRequest) {
-    let (mut counted, context) = admit(http, &request(), outer);
+    let (decision, context) = admit(http, &request(), outer);
     let mut values = Values::new();
     let mut extensions = FakeExtensions(&mut values);
     if let Some(outer) = outer {
         extensions.insert(outer.clone());
     }
-    assert_eq!(http.apply(&mut counted, &context, &mut extensions), None);
+    let (counted, denial) = http.apply(ready(decision), &context, &mut extensions);
+    assert_eq!(denial, None);
     (extensions.remove().unwrap(), counted)
 }
 
@@ -364,10 +374,10 @@ fn a_disabled_limiter_exempts_requests_whose_key_would_be_rejected() {
 #[test]
 fn the_counted_subject_is_in_the_extensions_if_exposed() {
     for (http, expected) in [(http(), None), (http().expose_subject(), Some("198.51.100.7"))] {
-        let (mut counted, context) = admit(&http, &request(), None);
+        let (decision, context) = decide(&http, &request());
         let mut values = Values::new();
         let mut extensions = FakeExtensions(&mut values);
-        let _ = http.apply(&mut counted, &context, &mut extensions);
+        let _ = http.apply(decision, &context, &mut extensions);
         let subject = extensions.get::<CountedSubject>();
         assert_eq!(
             subject.cloned(),

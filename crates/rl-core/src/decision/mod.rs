@@ -609,16 +609,19 @@ impl Decision {
         outer: Option<Self>,
     ) {
         self.counted = counted(limiter_id, subject_hash);
-        if let Some(outer) = outer {
-            self.linked.get_or_new().outer = Some(outer);
-        } else {
-            self.remove_outer();
-        }
+        self.set_outer(outer);
     }
 
-    /// Removes the decision of the outer limiter.
-    pub(crate) fn remove_outer(&mut self) {
-        if let Some(linked) = self.linked.get_mut() {
+    /// Returns the same decision with another outer decision.
+    pub(crate) fn inside(mut self, outer: Option<Self>) -> Self {
+        self.set_outer(outer);
+        self
+    }
+
+    fn set_outer(&mut self, outer: Option<Self>) {
+        if outer.is_some() {
+            self.linked.get_or_new().outer = outer;
+        } else if let Some(linked) = self.linked.get_mut() {
             linked.outer = None;
         }
     }

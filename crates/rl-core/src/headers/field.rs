@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::value::{FieldValue, ValueBuffer};
+use super::field_name::FieldName;
+use super::lines::LineWriter;
 use crate::decision::{Decision, LimitStatus, RetryAfter, seconds_ceil};
 use crate::model::{Algorithm, Refill};
 
@@ -41,11 +42,6 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// Returns whether several lines of this field mean the same as one line with all values.
-    pub(super) const fn is_list(self) -> bool {
-        matches!(self, Self::Quotas | Self::NamedQuotas | Self::Statuses)
-    }
-
     /// Returns whether the value of the field is known.
     pub(super) fn is_known(self, input: &FieldInput<'_>) -> bool {
         match self {
@@ -57,15 +53,9 @@ impl Field {
         }
     }
 
-    /// Calls `each` with the value of the field, or with the value of each of its lines. A list of
-    /// many limits has several lines. Text that depends on the decision is written to `value`.
-    pub(super) fn write(
-        self,
-        input: &FieldInput<'_>,
-        value: &mut ValueBuffer,
-        each: &mut dyn FnMut(FieldValue<'_>),
-    ) {
-        let (limit, names) = (input.governing, input.parameters);
+    /// Adds the field called `name` to `lines`. A list of many limits has several lines.
+    pub(super) fn write(self, name: FieldName, input: &FieldInput<'_>, lines: &mut LineWriter) {
+        let limit = input.governing;
         let max = limit.configured().capacity();
         let number = match self {
             Self::Max => max,
@@ -74,33 +64,33 @@ impl Field {
             Self::ResetAfter => input.reset_after(),
             Self::ResetAt => input.reset_at(),
             Self::IntervalMillis => limit.limit().period().as_millis(),
-            Self::Fixed(text) => return each(FieldValue::Static(text)),
+            Self::Fixed(text) => return lines.add_text(name, text),
             Self::Dictionary => {
-                value.push("limit=");
-                value.push_number(max);
-                value.push(", remaining=");
-                value.push_number(limit.remaining());
-                value.push(", reset=");
-                value.push_number(input.reset_after());
-                return each(value.written());
+                lines.push("limit=");
+                lines.push_number(max);
+                lines.push(", remaining=");
+                lines.push_number(limit.remaining());
+                lines.push(", reset=");
+                lines.push_number(input.reset_after());
+                return lines.end_line(name, false);
             }
-            Self::Quotas => return join(input.listed(), quota, names, value, each),
-            Self::NamedQuotas => return join(input.listed(), named_quota, names, value, each),
-            Self::Statuses => return join(input.statuses(), status, names, value, each),
+            Self::Quotas => return input.join(name, input.listed(), quota, lines),
+            Self::NamedQuotas => return input.join(name, input.listed(), named_quota, lines),
+            Self::Statuses => return input.join(name, input.statuses(), status, lines),
             Self::MaxThenQuotas | Self::MaxThenCommentedQuotas => {
-                value.push_number(max);
+                lines.push_number(max);
                 for limit in input.listed().filter(|limit| input.is_of_governing_part(limit)) {
-                    value.push(", ");
-                    quota(limit, names, value);
+                    lines.push(", ");
+                    quota(limit, input.parameters, lines);
                     if matches!(self, Self::MaxThenCommentedQuotas) {
-                        value.push(";name=");
-                        name(limit, value);
+                        lines.push(";name=");
+                        push_name(limit, lines);
                     }
                 }
-                return each(value.written());
+                return lines.end_line(name, false);
             }
         };
-        each(value.number(number));
+        lines.add_number(name, number);
     }
 }
 
@@ -202,84 +192,76 @@ impl<'a> FieldInput<'a> {
         let micros = u64::try_from(reset.as_micros()).unwrap_or(u64::MAX);
         self.decision.at().plus_micros(micros).as_secs_ceil()
     }
-}
 
-/// Writes an `item` for each of `limits`, separated by commas. Passes each line to `each`.
-fn join<'a>(
-    limits: impl Iterator<Item = LimitStatus<'a>>,
-    item: fn(LimitStatus<'_>, &Parameters, &mut ValueBuffer),
-    names: &Parameters,
-    value: &mut ValueBuffer,
-    each: &mut dyn FnMut(FieldValue<'_>),
-) {
-    for limit in limits {
-        if value.is_line_full() {
-            each(value.written());
-            value.clear();
+    /// Writes an `item` for each of `limits`, separated by commas, as lines of the list `name`.
+    fn join(
+        &self,
+        name: FieldName,
+        limits: impl Iterator<Item = LimitStatus<'a>>,
+        item: fn(LimitStatus<'_>, &Parameters, &mut LineWriter),
+        lines: &mut LineWriter,
+    ) {
+        for limit in limits {
+            lines.begin_item(name, "");
+            item(limit, self.parameters, lines);
         }
-        if !value.is_empty() {
-            value.push(", ");
-        }
-        item(limit, names, value);
-    }
-    if !value.is_empty() {
-        each(value.written());
+        lines.end_list(name);
     }
 }
 
 /// Writes `100;w=60`.
-fn quota(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
-    value.push_number(limit.configured().capacity());
-    window(limit, names, value);
+fn quota(limit: LimitStatus<'_>, names: &Parameters, lines: &mut LineWriter) {
+    lines.push_number(limit.configured().capacity());
+    window(limit, names, lines);
 }
 
 /// Writes `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
 ///
 /// For a limit that does not count requests, its unit is added, such as `qu="tokens"`.
-fn named_quota(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
-    name(limit, value);
-    value.push(names.quota);
-    quota(limit, names, value);
+fn named_quota(limit: LimitStatus<'_>, names: &Parameters, lines: &mut LineWriter) {
+    push_name(limit, lines);
+    lines.push(names.quota);
+    quota(limit, names, lines);
     let unit = match is_concurrency_limit(limit) {
         true => "concurrent-requests",
         false => limit.named().limit_ref().unit(),
     };
     if unit != "requests" {
         // The name of a unit contains no character that needs an escape.
-        value.push(names.quota_unit);
-        value.push("\"");
-        value.push(unit);
-        value.push("\"");
+        lines.push(names.quota_unit);
+        lines.push("\"");
+        lines.push(unit);
+        lines.push("\"");
     }
-    partition_key(limit, names, value);
+    partition_key(limit, names, lines);
 }
 
 /// Writes `"default";r=73;t=42`.
-fn status(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
-    name(limit, value);
-    value.push(names.remaining);
-    value.push_number(limit.remaining());
+fn status(limit: LimitStatus<'_>, names: &Parameters, lines: &mut LineWriter) {
+    push_name(limit, lines);
+    lines.push(names.remaining);
+    lines.push_number(limit.remaining());
     if let Some(seconds) = effective_window(limit) {
-        value.push(names.reset);
-        value.push_number(seconds);
+        lines.push(names.reset);
+        lines.push_number(seconds);
     }
-    partition_key(limit, names, value);
+    partition_key(limit, names, lines);
 }
 
 /// Writes the public name of a limit in quotes.
-fn name(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
-    value.push("\"");
-    limit.public_name().texts().for_each(|text| value.push(text));
-    value.push("\"");
+fn push_name(limit: LimitStatus<'_>, lines: &mut LineWriter) {
+    lines.push("\"");
+    limit.public_name().texts().for_each(|text| lines.push(text));
+    lines.push("\"");
 }
 
 /// Writes `;pk=:dHJpYWwxMjEzMjM=:` if clients may read a partition key.
-fn partition_key(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
+fn partition_key(limit: LimitStatus<'_>, names: &Parameters, lines: &mut LineWriter) {
     if let Some(key) = limit.partition_key() {
-        value.push(names.partition_key);
-        value.push(":");
-        value.push_base64(key);
-        value.push(":");
+        lines.push(names.partition_key);
+        lines.push(":");
+        lines.push_base64(key);
+        lines.push(":");
     }
 }
 
@@ -291,7 +273,7 @@ fn is_concurrency_limit(limit: LimitStatus<'_>) -> bool {
 /// Writes `;w=60`, or nothing if the drafts cannot express the period.
 ///
 /// If a limit allows a burst, the burst is the quota, and the window is the time that refills it.
-fn window(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
+fn window(limit: LimitStatus<'_>, names: &Parameters, lines: &mut LineWriter) {
     let limit = limit.configured();
     let (quota, max) = (limit.capacity(), limit.max());
     let millis = limit.period().as_millis();
@@ -309,8 +291,8 @@ fn window(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
         | Algorithm::SlidingWindowCounter => period,
     };
     if let Some(seconds) = seconds {
-        value.push(names.window);
-        value.push_number(seconds);
+        lines.push(names.window);
+        lines.push_number(seconds);
     }
 }
 

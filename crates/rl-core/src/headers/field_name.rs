@@ -8,7 +8,7 @@ use std::fmt;
 /// names of its framework, and finds a converted name by its [index](Self::index), without
 /// comparing text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FieldName(usize);
+pub struct FieldName(u8);
 
 impl FieldName {
     /// The text of each name, in lower case as HTTP/2 requires.
@@ -41,19 +41,19 @@ impl FieldName {
         while !is_same(Self::ALL[index], text) {
             index += 1;
         }
-        Self(index)
+        Self(index as u8)
     }
 
     /// Returns the position of the name in [`ALL`](Self::ALL).
     #[must_use]
     pub const fn index(self) -> usize {
-        self.0
+        self.0 as usize
     }
 
     /// Returns the text of the name, in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        Self::ALL[self.0]
+        Self::ALL[self.index()]
     }
 }
 

@@ -37,10 +37,8 @@
 //! let now = Timestamp::from_secs(1_767_225_600);
 //! let decision = Decision::decided(policy, Cost::ONE, 1, now, outcomes);
 //!
-//! let mut lines = Vec::new();
-//! Headers::new(HeaderFamily::OpenBank)
-//!     .and(HeaderFamily::IetfDraft11)
-//!     .write(&decision, &mut |line| lines.push(format!("{}: {}", line.name, line.value)));
+//! let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::IetfDraft11);
+//! let lines: Vec<String> = headers.lines(&decision).iter().map(|line| line.to_string()).collect();
 //! assert_eq!(lines, [
 //!     "x-rate-limit-limit: 100",
 //!     "x-rate-limit-remaining: 73",
@@ -54,34 +52,22 @@
 mod family;
 mod field;
 mod field_name;
+mod lines;
 #[cfg(test)]
 mod tests;
-mod value;
 
 use arrayvec::ArrayVec;
 
 pub use family::HeaderFamily;
 use field::FieldInput;
 pub use field_name::FieldName;
-pub use value::FieldValue;
-use value::ValueBuffer;
+use lines::LineWriter;
+pub use lines::{HeaderLine, HeaderLines};
 
 use crate::decision::{Decision, GoverningLimit, Origin};
 
 const RETRY_AFTER: FieldName = FieldName::new("retry-after");
 const WARNING: FieldName = FieldName::new("x-rate-limit-warning");
-
-/// A header line to add to a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeaderLine<'a> {
-    /// The name.
-    pub name: FieldName,
-    /// The value.
-    pub value: FieldValue<'a>,
-    /// Whether the field is a list. If limiters are nested, each adds a line to a list. Any other
-    /// field has only one line, from the stricter limiter.
-    pub is_list: bool,
-}
 
 /// The header families of a response, and the limit that they describe.
 ///
@@ -176,37 +162,30 @@ impl Headers {
         self
     }
 
-    /// Calls `each` with the header lines for `decision`, in a fixed order.
-    ///
-    /// It does not allocate.
-    pub fn write(&self, decision: &Decision, each: &mut dyn FnMut(HeaderLine<'_>)) {
-        let mut value = ValueBuffer::new();
+    /// Returns the header lines for `decision`, in a fixed order.
+    pub fn lines(&self, decision: &Decision) -> HeaderLines {
+        let mut lines = LineWriter::new();
         if let Some(governing) = decision.governing(self.governing_limit) {
             for family in &self.families {
                 let (only, names) = (self.lists_governing_limit_only, family.parameters());
                 let input = FieldInput::new(decision, governing, only, names);
                 let fields = family.fields().iter().filter(|(_, field)| field.is_known(&input));
-                for (name, field) in fields {
-                    value.restart(family.largest_number());
-                    field.write(&input, &mut value, &mut |value| {
-                        each(HeaderLine { name: *name, value, is_list: field.is_list() });
-                    });
-                }
+                lines.set_largest_number(family.largest_number());
+                fields.for_each(|(name, field)| field.write(*name, &input, &mut lines));
             }
+            lines.set_largest_number(u64::MAX);
         } else if self.shows_unlimited && is_unlimited(decision) {
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
-            for (name, field) in families.flat_map(|family| family.fields()) {
-                let value = FieldValue::Static("-1");
-                each(HeaderLine { name: *name, value, is_list: field.is_list() });
-            }
+            let names = families.flat_map(|family| family.fields()).map(|(name, _)| *name);
+            names.for_each(|name| lines.add_text(name, "-1"));
         }
         if self.has_warning {
-            write_warning(decision, &mut value, each);
+            write_warning(decision, &mut lines);
         }
         if let Some(seconds) = retry_after_seconds(decision) {
-            value.restart(u64::MAX);
-            each(HeaderLine { name: RETRY_AFTER, value: value.number(seconds), is_list: false });
+            lines.add_number(RETRY_AFTER, seconds);
         }
+        lines.finish()
     }
 
     /// Returns the names of all fields that may be written, in lower case; `retry-after` is the
@@ -253,32 +232,17 @@ fn is_unlimited(decision: &Decision) -> bool {
 
 /// Writes the names and quotas of the limits in shadow that would have denied the request. Limits
 /// of parts that are not disclosed are omitted.
-fn write_warning(
-    decision: &Decision,
-    value: &mut ValueBuffer,
-    each: &mut dyn FnMut(HeaderLine<'_>),
-) {
+fn write_warning(decision: &Decision, lines: &mut LineWriter) {
     if !decision.has_shadow() {
         return;
     }
-    value.restart(u64::MAX);
-    let mut write = |value: &mut ValueBuffer| {
-        each(HeaderLine { name: WARNING, value: value.written(), is_list: true });
-        value.clear();
-    };
     for limit in decision.disclosed_over_in_shadow() {
-        if value.is_line_full() {
-            write(value);
-        }
-        let is_first = value.is_empty();
-        value.push(if is_first { "over limits that are not enforced yet: " } else { ", " });
-        limit.public_name().texts().for_each(|text| value.push(text));
-        value.push("=");
-        value.push_number(limit.configured().capacity());
+        lines.begin_item(WARNING, "over limits that are not enforced yet: ");
+        limit.public_name().texts().for_each(|text| lines.push(text));
+        lines.push("=");
+        lines.push_number(limit.configured().capacity());
     }
-    if !value.is_empty() {
-        write(value);
-    }
+    lines.end_list(WARNING);
 }
 
 /// Returns the seconds for `Retry-After`, rounded up and at least 1.

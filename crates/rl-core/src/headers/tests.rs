@@ -24,19 +24,15 @@ fn decide(limits: &[(&str, Limit, Outcome)]) -> Decision {
 }
 
 fn lines(headers: &Headers, decision: &Decision) -> Vec<String> {
-    let mut lines = Vec::new();
-    headers.write(decision, &mut |line| lines.push(format!("{}: {}", line.name, line.value)));
-    lines
+    headers.lines(decision).iter().map(|line| line.to_string()).collect()
 }
 
 fn value(headers: &Headers, decision: &Decision, name: &str) -> Option<String> {
-    let mut found = None;
-    headers.write(decision, &mut |line| {
-        if line.name.as_str() == name {
-            assert_eq!(found.replace(line.value.to_string()), None, "{name} is written once");
-        }
-    });
-    found
+    let lines = headers.lines(decision);
+    let mut values = lines.iter().filter(|line| line.name.as_str() == name);
+    let value = values.next().map(|line| String::from_utf8(line.value.into()).unwrap());
+    assert_eq!(values.next(), None, "{name} is written once");
+    value
 }
 
 /// The worked example of the specification: 27 of 100 units per minute are used, and the reset is
@@ -343,8 +339,8 @@ fn names_are_those_that_are_written() {
     ]);
     for family in HeaderFamily::ALL.iter().copied() {
         let headers = Headers::new(family);
-        let mut written = Vec::new();
-        headers.write(&denied, &mut |line| written.push(line.name.as_str()));
+        let lines = headers.lines(&denied);
+        let written: Vec<_> = lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(headers.names().collect::<Vec<_>>(), written, "{family:?}");
         for name in written {
             let fits = |b: u8| b.is_ascii_lowercase() || b == b'-';

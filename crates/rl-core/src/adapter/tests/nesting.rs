@@ -5,7 +5,6 @@ use crate::adapter::response::ResponseSettings;
 use crate::adapter::{CountedRequest, Extensions, HttpLimiter, ResponseHead};
 use crate::decision::{Decision, Origin};
 use crate::headers::{HeaderFamily, Headers};
-use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Limit, Outcome};
 use crate::policy::Policy;
 
@@ -18,30 +17,31 @@ fn decision(limit: Limit, outcome: Outcome) -> Decision {
 /// header lines, and the decision that is left in the extensions of the response.
 fn finish(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision) {
     let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::IetfDraft11);
-    let settings = ResponseSettings { headers, ..ResponseSettings::default() };
+    let settings =
+        ResponseSettings { headers, exposes_decision: true, ..ResponseSettings::default() };
     let mut response = FakeResponse::default();
     if let Some(inner) = inner {
-        response.extensions().insert(inner.clone());
+        response.extensions().insert(inner.clone().inside(Some(outer.clone())));
     }
-    CountedRequest::new(MaybeReady::ready(outer.clone()), settings).finish(&mut response);
+    let _ = CountedRequest::new(outer, &settings).finish(&mut response);
     let left = response.extensions().remove();
     (response.lines, left.unwrap())
 }
 
 #[test]
-fn a_hidden_decision_still_reaches_an_outer_limiter() {
+fn a_decision_reaches_an_outer_limiter_even_if_it_is_not_exposed() {
     let left = |http: &HttpLimiter, outer: Option<&Decision>| {
         let mut response = FakeResponse::default();
-        apply(http, outer).1.finish(&mut response);
+        let _ = apply(http, outer).1.finish(&mut response);
         response.extensions().remove::<Decision>()
     };
-    let (outer, showing, hiding) = (http(), http(), http().hide_decision());
+    let (outer, hiding, showing) = (http(), http(), http().expose_decision());
     let (by_outer, _) = apply(&outer, None);
     assert!(left(&hiding, None).is_none());
-    for decision in
-        [left(&hiding, Some(&by_outer)), left(&showing, Some(&by_outer)), left(&showing, None)]
-    {
-        assert!(decision.unwrap().outer().is_none(), "the outer limiter adds itself");
+    assert!(left(&showing, None).unwrap().outer().is_none());
+    for inner in [hiding, showing] {
+        let inner = left(&inner, Some(&by_outer)).unwrap();
+        assert_eq!(inner.outer().and_then(Decision::policy), by_outer.policy());
     }
 }
 
@@ -78,6 +78,20 @@ fn single_valued_fields_describe_the_stricter_of_nested_limiters() {
     let (lines, left) = finish(&strict, Some(&strict));
     assert_eq!(lines, of_strict);
     assert_eq!(left.policy(), strict.policy());
+}
+
+/// A limiter that is called by a handler does not know the decision of the limiter around it.
+#[test]
+fn single_valued_fields_describe_the_denial_of_a_handler() {
+    let own = decision(Limit::per_hour(1), Outcome::granted(1, 3_600_000_000));
+    let denied = decision(Limit::per_minute(9), Outcome::denied(8, 5_000_000, 5_000_000));
+    let mut response = FakeResponse::default();
+    response.extensions().insert(denied.clone());
+    let settings = ResponseSettings { exposes_decision: true, ..ResponseSettings::default() };
+    let _ = CountedRequest::new(&own, &settings).finish(&mut response);
+    assert_eq!(response.lines, [""; 0], "the response of the handler has its lines already");
+    let left: Decision = response.extensions().remove().unwrap();
+    assert_eq!(left.policy(), denied.policy());
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! Limiters with rules.
 
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{FakeExtensions, Values, admit, request};
-use crate::adapter::{CountedRequest, Extensions, HttpLimiter};
+use super::{FakeExtensions, Values, admit, decide, ready, request};
+use crate::adapter::{Extensions, HttpLimiter};
 use crate::decision::Decision;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{Identified, RequestInfo};
 use crate::limiter::{Permit, RateLimiter};
+use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Limit, Subject};
 use crate::rules::{OverLimit, Rule, Rules};
 use crate::store::memory::MemoryStore;
@@ -32,9 +33,9 @@ async fn requests_under_rules_do_not_overtake_those_that_wait() {
     let fleet = Rule::named("fleet").limit(Limit::per_second(5)).on_over_limit(wait);
     let http = under_rules(Rules::new().rule(fleet.cost_by(cost)));
     let decide = |path: &str| admit(&http, &FakeRequest::get(path), None).0;
-    assert!(decide("/aaa").decision().is_some_and(Decision::is_allowed));
-    let poll = |waiting: &mut CountedRequest| {
-        waiting.poll_decision(&mut Context::from_waker(Waker::noop())).is_ready()
+    assert!(ready(decide("/aaa")).is_allowed());
+    let poll = |waiting: &mut MaybeReady<Decision>| {
+        Pin::new(waiting).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     };
     let mut large = decide("/aaaa");
     assert!(!poll(&mut large));
@@ -42,10 +43,8 @@ async fn requests_under_rules_do_not_overtake_those_that_wait() {
     let mut small = decide("/aa");
     assert!(!poll(&mut small));
     let began = Instant::now();
-    poll_fn(|cx| large.poll_decision(cx)).await;
-    assert_eq!((large.decision_mut().is_allowed(), began.elapsed().as_secs()), (true, 1));
-    poll_fn(|cx| small.poll_decision(cx)).await;
-    assert_eq!((small.decision_mut().is_allowed(), began.elapsed().as_secs()), (true, 2));
+    assert_eq!((large.await.is_allowed(), began.elapsed().as_secs()), (true, 1));
+    assert_eq!((small.await.is_allowed(), began.elapsed().as_secs()), (true, 2));
 }
 
 /// Fault: a request waited because one rule denied it. When another rule, which is set to reject,
@@ -57,13 +56,12 @@ async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
     let fleet = Rule::named("fleet").limit("2/30s".parse().unwrap());
     let http = under_rules(Rules::new().rule(patient.on_over_limit(wait)).rule(fleet));
     let decide = |id: &str| admit(&http, &request().identified(Subject::consumer(id)), None).0;
-    assert!(decide("a").decision().is_some_and(Decision::is_allowed));
-    let mut waiting = decide("a");
-    assert!(waiting.decision().is_none(), "only the rule that lets it wait denies");
-    assert!(decide("b").decision().is_some_and(Decision::is_allowed));
+    assert!(ready(decide("a")).is_allowed());
+    let waiting = decide("a");
+    let MaybeReady::Boxed(_) = waiting else { panic!("only the rule that lets it wait denies") };
+    assert!(ready(decide("b")).is_allowed());
     let began = Instant::now();
-    poll_fn(|cx| waiting.poll_decision(cx)).await;
-    assert_eq!((waiting.decision_mut().is_allowed(), began.elapsed().as_secs()), (false, 1));
+    assert_eq!((waiting.await.is_allowed(), began.elapsed().as_secs()), (false, 1));
 }
 
 /// Fault: a handler set the cost under one rule, and then changed the cost under all rules. That
@@ -73,9 +71,10 @@ async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     let rule = |name: &str| Rule::named(name).limit(Limit::per_hour(1_000));
     let rules = Rules::new().rule(rule("requests").cost(1)).rule(rule("tokens").cost(600));
     let http = under_rules(rules.rule(rule("units"))).metered();
-    let (mut counted, context) = admit(&http, &request(), None);
+    let (decision, context) = decide(&http, &request());
     let mut values = Values::new();
-    assert_eq!(http.apply(&mut counted, &context, &mut FakeExtensions(&mut values)), None);
+    let (counted, denial) = http.apply(decision, &context, &mut FakeExtensions(&mut values));
+    assert_eq!(denial, None);
     let permit: Permit = FakeExtensions(&mut values).remove().unwrap();
     permit.set_cost(900);
     assert!(permit.set_rule_cost("tokens", 150));
