@@ -3,21 +3,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
 use rl_core::{Decision, MaybeReady};
 use tower_service::Service;
 
 use crate::request::HttpExtensions;
-use crate::response::{self, HttpResponse, LimitedBody};
+use crate::response::{self, HttpResponse, ResponseBody};
 
 pin_project! {
     /// Response future of [`RateLimit`](crate::RateLimit).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, F, ReqBody, ResBody>
-    where
-        ResBody: LimitedBody,
-    {
+    pub struct ResponseFuture<S, F, ReqBody, ResBody> {
         #[pin]
         state: State<S, F, ReqBody, ResBody>,
     }
@@ -25,16 +23,13 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, F, ReqBody, ResBody>
-    where
-        ResBody: LimitedBody,
-    {
+    enum State<S, F, ReqBody, ResBody> {
         // Waits for a remote store. The box keeps the future small for users of the memory store.
         Pending { pending: Option<Box<Pending<S, ReqBody>>> },
         // Waits for the inner service.
         Calling { #[pin] future: F, counted: Option<CountedRequest> },
         // Holds the response to a rejected request.
-        Rejected { response: Option<Response<ResBody::Limited>> },
+        Rejected { response: Option<Response<ResponseBody<ResBody>>> },
     }
 }
 
@@ -48,12 +43,12 @@ struct Pending<S, ReqBody> {
     context: RequestContext,
 }
 
-impl<S, F, ReqBody, ResBody: LimitedBody> ResponseFuture<S, F, ReqBody, ResBody> {
+impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
     pub(crate) const fn exempt(future: F) -> Self {
         Self { state: State::Calling { future, counted: None } }
     }
 
-    pub(crate) const fn rejected(response: Response<ResBody::Limited>) -> Self {
+    pub(crate) const fn rejected(response: Response<ResponseBody<ResBody>>) -> Self {
         Self { state: State::Rejected { response: Some(response) } }
     }
 
@@ -84,7 +79,7 @@ impl<S, F, ReqBody, ResBody: LimitedBody> ResponseFuture<S, F, ReqBody, ResBody>
             let future = inner.call(request);
             return Self { state: State::Calling { future, counted: Some(counted) } };
         };
-        let mut response = response::from_denial::<ResBody>(denial);
+        let mut response = response::from_denial(denial);
         counted.finish(&mut HttpResponse(&mut response));
         Self::rejected(response)
     }
@@ -94,9 +89,9 @@ impl<S, F, ReqBody, ResBody, E> Future for ResponseFuture<S, F, ReqBody, ResBody
 where
     S: Service<Request<ReqBody>, Future = F>,
     F: Future<Output = Result<Response<ResBody>, E>>,
-    ResBody: LimitedBody,
+    ResBody: Body,
 {
-    type Output = Result<Response<ResBody::Limited>, E>;
+    type Output = Result<Response<ResponseBody<ResBody>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -117,7 +112,7 @@ where
                     return Poll::Ready(result.map(|mut response| {
                         let permit = counted
                             .and_then(|counted| counted.finish(&mut HttpResponse(&mut response)));
-                        response.map(|body| response::limited_body(body, permit))
+                        response.map(|body| ResponseBody::inner(body, permit))
                     }));
                 }
                 StateProj::Rejected { response } => {
@@ -129,7 +124,7 @@ where
     }
 }
 
-impl<S, F, ReqBody, ResBody: LimitedBody> fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody> {
+impl<S, F, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Pending { .. } => "ResponseFuture::Pending",

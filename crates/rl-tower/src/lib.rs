@@ -192,7 +192,7 @@ pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use request::{RequestExt, from_extension};
-pub use response::{LimitedBody, ResponseBody};
+pub use response::ResponseBody;
 #[doc(inline)]
 pub use rl_core::*;
 pub use service::RateLimit;

@@ -8,8 +8,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
-use http_body_util::{Empty, Full, StreamBody};
 use pin_project_lite::pin_project;
 use rl_core::adapter::{Extensions, ResponseHead};
 use rl_core::denial::Denial;
@@ -18,91 +16,8 @@ use rl_core::{Permit, ResponseInfo};
 
 use crate::request::HttpExtensions;
 
-/// A body of responses that a limiter accepts from the inner service.
-///
-/// With the features `axum` and `tonic`, these are the bodies of axum and tonic. They can box any
-/// other body, so a limiter returns them as they are, and boxes one only if it has to hold a permit.
-///
-/// The bodies of `http-body-util` become a [`ResponseBody`], without an allocation. Any other body
-/// is accepted as a `ResponseBody` too, into which a layer inside the limiter converts it:
-///
-/// ```
-/// use rl_tower::{Limit, RateLimitLayer, RateLimiter, ResponseBody};
-/// use tower::ServiceBuilder;
-/// # type OtherBody = Box<String>;
-///
-/// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
-/// let stack = ServiceBuilder::new()
-///     .layer(RateLimitLayer::new(limiter))
-///     .map_response(|response: http::Response<OtherBody>| response.map(ResponseBody::from));
-/// # Ok::<(), rl_tower::BuildError>(())
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "a limiter does not accept the body `{Self}`",
-    note = "convert it inside the limiter, by `map_response` with \
-            `response.map(rl_tower::ResponseBody::from)`",
-    note = "the bodies of axum and tonic are accepted with the features `axum` and `tonic`"
-)]
-pub trait LimitedBody: Sized {
-    /// The body of the responses that the limiter returns: that of the inner service, perhaps with
-    /// the permit of its request, or that of a denial.
-    type Limited: From<Self> + From<ResponseBody<Self>>;
-}
-
-#[cfg(feature = "axum")]
-impl LimitedBody for axum::body::Body {
-    type Limited = Self;
-}
-
-#[cfg(feature = "axum")]
-impl From<ResponseBody<Self>> for axum::body::Body {
-    fn from(body: ResponseBody<Self>) -> Self {
-        Self::new(body)
-    }
-}
-
-#[cfg(feature = "tonic")]
-impl LimitedBody for tonic::body::Body {
-    type Limited = Self;
-}
-
-#[cfg(feature = "tonic")]
-impl From<ResponseBody<Self>> for tonic::body::Body {
-    fn from(body: ResponseBody<Self>) -> Self {
-        Self::new(body)
-    }
-}
-
-impl<D, E> LimitedBody for BoxBody<D, E> {
-    type Limited = ResponseBody<Self>;
-}
-
-impl<D, E> LimitedBody for UnsyncBoxBody<D, E> {
-    type Limited = ResponseBody<Self>;
-}
-
-impl<D> LimitedBody for Full<D> {
-    type Limited = ResponseBody<Self>;
-}
-
-impl<D> LimitedBody for Empty<D> {
-    type Limited = ResponseBody<Self>;
-}
-
-impl<S> LimitedBody for StreamBody<S> {
-    type Limited = ResponseBody<Self>;
-}
-
-impl LimitedBody for String {
-    type Limited = ResponseBody<Self>;
-}
-
-impl<B> LimitedBody for ResponseBody<B> {
-    type Limited = ResponseBody<Self>;
-}
-
 pin_project! {
-    /// A body of the inner service, which may hold the permit of its request, or that of a denial.
+    /// The body of the inner service's response, or of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -113,24 +28,14 @@ pin_project! {
     }
 }
 
-/// Converts a body of the inner service into one that holds `permit` until it ends.
-pub(crate) fn limited_body<B: LimitedBody>(body: B, permit: Option<Permit>) -> B::Limited {
-    match permit {
-        None => body.into(),
-        permit => ResponseBody { inner: Some(body), denial: None, permit }.into(),
-    }
-}
-
 impl<B> ResponseBody<B> {
+    pub(crate) const fn inner(body: B, permit: Option<Permit>) -> Self {
+        Self { inner: Some(body), denial: None, permit }
+    }
+
     fn denial(body: Cow<'static, str>) -> Self {
         let denial = if body.is_empty() { None } else { Some(body.into_owned().into_bytes()) };
         Self { inner: None, denial, permit: None }
-    }
-}
-
-impl<B> From<B> for ResponseBody<B> {
-    fn from(body: B) -> Self {
-        Self { inner: Some(body), denial: None, permit: None }
     }
 }
 
@@ -174,8 +79,8 @@ where
 const DENIAL_HEADERS: usize = 8;
 
 /// Creates the response to a rejected request.
-pub(crate) fn from_denial<B: LimitedBody>(denial: Denial) -> Response<B::Limited> {
-    with_body(denial, |text| ResponseBody::<B>::denial(text).into())
+pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
+    with_body(denial, ResponseBody::denial)
 }
 
 /// Creates the response to a rejected request, with the body that `body` creates from the text.

@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use crate::future::ResponseFuture;
 use crate::request::HttpRequest;
-use crate::response::{self, LimitedBody};
+use crate::response::{self, ResponseBody};
 
 /// A service behind a limiter, made by [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
@@ -42,9 +42,9 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     ReqBody: Body + 'static,
-    ResBody: LimitedBody,
+    ResBody: Body<Data: From<Vec<u8>>>,
 {
-    type Response = Response<ResBody::Limited>;
+    type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, S::Future, ReqBody, ResBody>;
 
@@ -57,7 +57,7 @@ where
             Admission::Exempt => return ResponseFuture::exempt(self.inner.call(request)),
             Admission::Rejected(denial) => {
                 release_readiness(&mut self.inner);
-                return ResponseFuture::rejected(response::from_denial::<ResBody>(denial));
+                return ResponseFuture::rejected(response::from_denial(denial));
             }
             Admission::Counted(context) => context,
         };
