@@ -223,6 +223,9 @@ impl Stores {
             limit,
         });
         let resets: SmallVec<[_; 1]> = resets.collect();
+        if resets.is_empty() {
+            return done();
+        }
         self.within_deadline(self.primary.reset(&resets), &*self.primary, "reset")
     }
 

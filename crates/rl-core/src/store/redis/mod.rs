@@ -465,7 +465,8 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject);
+        let subject =
+            |reset: &Reset<'_>| (self.keyed(reset.namespace, reset.subject), reset.limit.is_some());
         let subjects = resets.iter().map(subject).collect();
         let reset = self.inner.executor.reset(resets);
         self.inner.layers.reset_after_leases(subjects, reset)

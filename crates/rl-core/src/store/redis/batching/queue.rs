@@ -110,11 +110,12 @@ impl BatchQueue {
     }
 
     /// Takes the batches of requests of several parts that are due, and counts them as in flight.
-    /// While few calls are in flight, all requests are due; otherwise only full batches are. If no
-    /// call is in flight, a long list is divided into two batches. Drops cancelled requests.
+    /// While few calls are in flight, all requests are due, as are all subjects of a slot group;
+    /// otherwise only full batches are. If no call is in flight, a long list is divided into two
+    /// batches. Drops cancelled requests.
     pub(super) fn take_due_requests(&mut self) -> Vec<Batch> {
         let mut batches = Vec::new();
-        let Pace { in_flight, max_in_flight, .. } = self.pace;
+        let (in_flight, has_room) = (self.pace.in_flight, self.pace.has_room());
         for mut list in std::mem::take(&mut self.lists) {
             let (group, calls) = (list.group, &mut list.calls);
             calls.retain(|call| !call.reply.is_closed());
@@ -122,7 +123,6 @@ impl BatchQueue {
             if in_flight == 0 {
                 most = most.min(calls.len().div_ceil(2).max(MIN_HALF));
             }
-            let has_room = in_flight + batches.len() < max_in_flight;
             while !calls.is_empty() && (has_room || calls.len() >= most) {
                 let calls = calls.drain(..most.min(calls.len())).collect();
                 let subjects = vec![SubjectBatch { group, calls }];

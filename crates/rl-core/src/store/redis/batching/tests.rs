@@ -187,10 +187,15 @@ fn lists_of_cancelled_requests_do_not_count_as_calls_in_flight() {
 }
 
 #[test]
-fn lists_that_find_no_room_wait_for_a_call_to_return() {
+fn all_lists_are_due_once_there_is_room_and_none_before() {
+    // Fault: with more than four lists, as with a limit for each consumer, requests starved.
     let mut queue = BatchQueue::default();
     queue.pace.max_in_flight = 4;
     let _live: Vec<_> = (0..6).map(|group| add(&mut queue, group)).collect();
-    assert_eq!(queue.take_due_requests().len(), 4);
-    assert_eq!((queue.pace.in_flight, queue.lists.len()), (4, 2));
+    assert_eq!(queue.take_due_requests().len(), 6);
+    assert_eq!((queue.pace.in_flight, queue.lists.len()), (6, 0));
+    let _later = add(&mut queue, 6);
+    assert!(queue.take_due_requests().is_empty());
+    queue.pace.in_flight = 3;
+    assert_eq!(queue.take_due_requests().len(), 1);
 }

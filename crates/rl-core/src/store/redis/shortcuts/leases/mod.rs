@@ -31,6 +31,7 @@ mod slot;
 mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use returning::UnitReturner;
@@ -53,7 +54,6 @@ use crate::store::redis::layer::{
 };
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
-use crate::time::Timestamp;
 
 /// The largest size of a lease, because one script call cannot count more units.
 const MAX_LEASE: u16 = u16::MAX - 1;
@@ -84,6 +84,8 @@ struct LeasesShared<L> {
     returner: UnitReturner<L>,
     max_units: u64,
     lifetime_micros: u64,
+    /// The number of leases so far.
+    leases: AtomicU64,
     clock: Arc<MonotonicClock>,
     runtime: Handle,
 }
@@ -98,8 +100,8 @@ struct TakenUnits<S: Layer> {
     subject: KeyedSubject,
     /// The decision on the part; `None` once the units are kept.
     decision: Option<Decision>,
-    /// The time of the first charge of the lease, which identifies its windows.
-    since: Timestamp,
+    /// The number of the lease.
+    number: u64,
 }
 
 impl<S: Layer> TakenUnits<S> {
@@ -115,14 +117,15 @@ impl<S: Layer> Drop for TakenUnits<S> {
             return;
         };
         let (shared, units) = (&self.leases.shared, decision.charged());
-        let is_returned = {
+        let units = {
             let mut slots = shared.table.lock();
             let slot = slots.get_mut(&self.subject.key);
-            slot.is_some_and(|slot| slot.put_back(self.since, units))
+            slot.map_or(units, |slot| slot.put_back(self.number, units, shared.max_units))
         };
-        let Some(policy) = decision.policy().filter(|_| !is_returned) else { return };
-        // The slot no longer has this lease, so the units cannot go back to it. They are returned
-        // to the server.
+        let Some(policy) = decision.policy().filter(|_| units > 0) else { return };
+        // The slot no longer has this lease, or it has enough units: each denied request may have
+        // leased some. Otherwise a client over its own limit would take the units of the fleet from
+        // other instances.
         let returned = ReturnedUnits { policy: policy.clone(), charged: decision.at(), units };
         let (returner, subject) = (shared.returner.clone(), self.subject.clone());
         shared.runtime.spawn(async move {
@@ -186,6 +189,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
                 returner,
                 max_units,
                 lifetime_micros,
+                leases: AtomicU64::new(0),
                 clock,
                 runtime,
             }),
@@ -251,23 +255,22 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Takes leased units for a part, if enough are left.
     fn take(&self, request: &Request, part: &RequestPart) -> Option<TakenUnits<S>> {
-        let (decision, since) = self.spend(self.leasable(request, part)?)?;
-        Some(self.taken(part, decision, since))
+        let (decision, number) = self.spend(self.leasable(request, part)?)?;
+        Some(self.taken(part, decision, number))
     }
 
-    /// Spends leased units for a part, if enough are left. Returns the time of the first charge of
-    /// the lease too.
-    fn spend(&self, check: PlainCheck<'_>) -> Option<(Decision, Timestamp)> {
+    /// Spends leased units for a part, if enough are left. Returns the number of the lease too.
+    fn spend(&self, check: PlainCheck<'_>) -> Option<(Decision, u64)> {
         let now = self.shared.clock.now();
         let mut slots = self.shared.table.lock();
         let slot = slots.get_mut(&check.key)?;
         let decision = slot.spend(check.policy, check.cost, now)?;
-        Some((decision, slot.lease.as_ref()?.since))
+        Some((decision, slot.lease.as_ref()?.number))
     }
 
-    fn taken(&self, part: &RequestPart, decision: Decision, since: Timestamp) -> TakenUnits<S> {
+    fn taken(&self, part: &RequestPart, decision: Decision, number: u64) -> TakenUnits<S> {
         let (leases, subject) = (self.clone(), part.subject.clone());
-        TakenUnits { leases, subject, decision: Some(decision), since }
+        TakenUnits { leases, subject, decision: Some(decision), number }
     }
 
     /// Returns whether a lease could allow this part, for which too few units are left.
@@ -370,9 +373,10 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if !decision.is_allowed() {
             return Ok(AfterRefill::Denied(decision));
         }
-        let since = guard.slot.with(|slot| slot.lease.as_ref().map(|lease| lease.since));
-        let since = since.unwrap_or_else(|| decision.at());
-        Ok(AfterRefill::Taken(self.taken(&refill.part, decision, since)))
+        let number = guard.slot.with(|slot| slot.lease.as_ref().map(|lease| lease.number));
+        // Without a lease, no number is found, so the units would go back to the server.
+        let number = number.unwrap_or(u64::MAX);
+        Ok(AfterRefill::Taken(self.taken(&refill.part, decision, number)))
     }
 
     /// Leases units, and decides the request that needs them. Returns `None` if the server has to
@@ -448,7 +452,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
             policy: policy.clone(),
             reply,
             charged: last.at(),
-            since: last.at(),
+            number: self.shared.leases.fetch_add(1, Ordering::Relaxed),
             received_at,
             expires: safe_deadline(sent, micros.min(*lifetime_micros)),
             last_spent: received_at,
@@ -466,38 +470,56 @@ impl<S: Layer> Leases<DenialCache<S>> {
         Ok(Leased { decision: added.decision, units: leased })
     }
 
-    /// Runs `reset`, which resets these subjects, after their leased units are dropped.
+    /// Runs `reset`, which resets these subjects, after their leases have ended. If only one limit
+    /// of a subject is reset, which the flag says, the unspent units are given back afterwards,
+    /// because the other limits still count them.
     pub(crate) fn reset_after_leases(
         &self,
-        mut subjects: Vec<KeyedSubject>,
+        mut subjects: Vec<(KeyedSubject, bool)>,
         reset: StoreFuture<()>,
     ) -> StoreFuture<()> {
-        let keys = subjects.iter().map(|subject| subject.key);
+        let keys = subjects.iter().map(|(subject, _)| subject.key);
         let reset = self.shared.inner.invalidate_after(keys, reset);
         if !Self::is_enabled(&self.shared) {
             return reset;
         }
         // Each reset locks subjects in this order, and each subject once. Otherwise two resets
         // could wait for each other, or one for itself.
-        subjects.sort_unstable_by_key(|subject| subject.key.bits());
-        subjects.dedup_by_key(|subject| subject.key.bits());
+        subjects.sort_unstable_by_key(|(subject, _)| subject.key.bits());
+        subjects.dedup_by(|(other, of_one_limit), (subject, keeps)| {
+            let is_same = other.key == subject.key;
+            *keeps |= is_same && *of_one_limit;
+            is_same
+        });
         let this = self.clone();
         MaybeReady::later(async move {
-            let mut guards = Vec::with_capacity(subjects.len());
-            for subject in subjects {
-                guards.push(this.clone().drop_lease(subject).await);
+            let (mut guards, mut kept) = (Vec::with_capacity(subjects.len()), Vec::new());
+            for (subject, of_one_limit) in subjects {
+                let Some((guard, lease)) = this.clone().end_lease(subject.clone()).await else {
+                    continue;
+                };
+                guards.push(guard);
+                kept.extend(lease.filter(|_| of_one_limit).map(|lease| (subject, lease)));
             }
-            reset.await
+            let reset = reset.await;
+            for (subject, lease) in kept {
+                let returner = this.shared.returner.clone();
+                this.shared.runtime.spawn(async move {
+                    // If the units cannot be returned, they stay charged. The error is ignored.
+                    let _ = returner.give_back(&subject, lease.into()).await;
+                });
+            }
+            reset
         })
     }
 
-    /// Drops the leased units of a subject. Until the returned guard is dropped, other tasks can
-    /// neither spend nor lease units of the subject.
-    async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
+    /// Ends the lease of a subject, and returns it. Until the returned guard is dropped, other tasks
+    /// can neither spend nor lease units of the subject.
+    async fn end_lease(self, subject: KeyedSubject) -> Option<(RefillGuard, Option<ActiveLease>)> {
         // The table may exceed its bound here, because a reset must not fail if the table is full.
         let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;
-        guard.slot.with(|slot| slot.lease = None);
-        Some(guard)
+        let lease = guard.slot.with(|slot| slot.lease.take());
+        Some((guard, lease))
     }
 }
 
@@ -600,7 +622,7 @@ mod tests {
         cancelled.abort();
         drop(cancelled.await);
         assert_eq!(table.lock().len(), 0, "a cancelled task leaves nothing behind");
-        drop(leases.clone().drop_lease(bob.clone()).await);
+        drop(leases.clone().end_lease(bob.clone()).await);
         assert_eq!(table.lock().len(), 0, "the slot had no lease");
     }
 
@@ -614,7 +636,8 @@ mod tests {
         for _ in 0..100 {
             let (one, other) = (vec![&alice, &bob, &alice], vec![&bob, &alice]);
             let reset = |subjects: Vec<&Subject>| {
-                let subjects = subjects.into_iter().map(owned).collect();
+                let subjects =
+                    subjects.into_iter().map(|subject| (owned(subject), false)).collect();
                 tokio::spawn(leases.reset_after_leases(subjects, done()))
             };
             let (one, other) = tokio::join!(reset(one), reset(other));
@@ -632,7 +655,7 @@ mod tests {
             let subject = Subject::user(&n.to_string());
             let subject = keyed(&namespace, &subject);
             leases.decide(check(&subject, &policy, 1 + n % 6)).await.unwrap_err();
-            let reset = leases.reset_after_leases(vec![subject.clone()], done());
+            let reset = leases.reset_after_leases(vec![(subject.clone(), false)], done());
             reset.await.unwrap();
         }
         assert_eq!(leases.shared.table.lock().len(), 0);

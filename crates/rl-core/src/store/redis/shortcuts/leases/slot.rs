@@ -35,8 +35,9 @@ pub(super) struct ActiveLease {
     /// The states of the limits after the charge.
     pub(super) reply: ScriptReply,
     pub(super) charged: Timestamp,
-    /// The time of the first charge of the lease. Later charges belong to the same windows.
-    pub(super) since: Timestamp,
+    /// The number of the lease, which no other lease of the store has. Later charges of the same
+    /// windows keep it.
+    pub(super) number: u64,
     pub(super) received_at: u64,
     /// The time at which the lease expires.
     pub(super) expires: u64,
@@ -90,7 +91,7 @@ impl LeaseSlot {
         // units are added to its unspent ones.
         match self.open(&new.policy, new.received_at) {
             Some(old) => {
-                new.since = old.since;
+                new.number = old.number;
                 if old.unspent > 0 {
                     new.expires = new.expires.min(old.expires);
                     new.unspent += old.unspent;
@@ -112,13 +113,14 @@ impl LeaseSlot {
         Added { decision, expired }
     }
 
-    /// Gives units back to the lease whose first charge was made at `since`. Returns whether the
-    /// slot still has that lease.
-    pub(super) fn put_back(&mut self, since: Timestamp, units: u64) -> bool {
-        let lease = self.lease.as_mut().filter(|lease| lease.since == since);
-        lease.is_some_and(|lease| {
-            lease.unspent += units;
-            true
+    /// Gives units back to the lease with this number, so that it has at most `max` unspent units.
+    /// Returns the units that it does not take: all of them if the slot no longer has that lease.
+    pub(super) fn put_back(&mut self, number: u64, units: u64, max: u64) -> u64 {
+        let lease = self.lease.as_mut().filter(|lease| lease.number == number);
+        lease.map_or(units, |lease| {
+            let taken = units.min(max.saturating_sub(lease.unspent));
+            lease.unspent += taken;
+            units - taken
         })
     }
 
@@ -195,7 +197,7 @@ mod tests {
             policy: policy.clone(),
             reply: ScriptReply { healed: 0, body, server_time: None },
             charged: Timestamp::from_micros(now),
-            since: Timestamp::from_micros(now),
+            number: now,
             received_at: 0,
             expires: 1_000_000,
             last_spent: 0,
@@ -211,8 +213,8 @@ mod tests {
         let subject = keyed(&Namespace::default(), &Subject::user("alice"));
         let mut slot = LeaseSlot::new(subject);
         slot.lease = Some(lease(&policy, 24, 1));
-        let since = slot.lease.as_ref().unwrap().since;
-        assert!(slot.put_back(since, 1));
+        let number = slot.lease.as_ref().unwrap().number;
+        assert_eq!(slot.put_back(number, 1, 100), 0);
 
         // The server leased nothing for a request of 3, because it had one unit and 2 were missing.
         let added = slot.add(lease(&policy, 24, 0), Cost::new(3));
