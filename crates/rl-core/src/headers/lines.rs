@@ -38,12 +38,12 @@ impl fmt::Display for HeaderLine {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct HeaderLines {
-    lines: SmallVec<[Line; 4]>,
+    lines: SmallVec<[PlacedLine; 4]>,
     text: Bytes,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct PlacedLine {
     name: FieldName,
     value: Value,
     is_list: bool,
@@ -77,7 +77,7 @@ impl HeaderLines {
 
 /// Writes the lines of a response.
 pub(super) struct LineWriter {
-    lines: SmallVec<[Line; 4]>,
+    lines: SmallVec<[PlacedLine; 4]>,
     // The capacity is enough for the lines of most responses.
     text: SmallVec<[u8; 128]>,
     // Where the value of the next line begins in `text`.
@@ -104,7 +104,7 @@ impl LineWriter {
     /// Adds a line that contains only a number.
     pub(super) fn add_number(&mut self, name: FieldName, number: u64) {
         if number < SMALL.into() {
-            self.lines.push(Line { name, value: Value::Small(number as u16), is_list: false });
+            self.lines.push(PlacedLine { name, value: Value::Small(number as u16), is_list: false });
         } else {
             self.push_number(number);
             self.end_line(name, false);
@@ -121,7 +121,7 @@ impl LineWriter {
     pub(super) fn end_line(&mut self, name: FieldName, is_list: bool) {
         let value = Value::Text { start: self.start as u32, end: self.text.len() as u32 };
         self.start = self.text.len();
-        self.lines.push(Line { name, value, is_list });
+        self.lines.push(PlacedLine { name, value, is_list });
     }
 
     /// Begins an item of the list `name`. Each line of the list begins with `first`.

@@ -23,7 +23,6 @@ impl Pipeline {
     }
 
     /// Returns whether the store can decide a request of these parts without the other steps.
-    #[inline]
     pub(super) fn are_fast(&self, parts: &[Part<'_>], mode: Mode) -> bool {
         let is_fast =
             |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);

@@ -82,7 +82,6 @@ enum Subjects<'a> {
 }
 
 impl<'a> From<&'a Subject> for RequestSubjects<'a> {
-    #[inline]
     fn from(subject: &'a Subject) -> Self {
         Self(Subjects::Subject(subject))
     }
@@ -101,7 +100,6 @@ impl<'a, T: AsRef<[Part<'a>]> + ?Sized> From<&'a T> for RequestSubjects<'a> {
 }
 
 impl<'a> LimiterRequest<'a> {
-    #[inline]
     pub(super) fn new(pipeline: &'a Arc<Pipeline>, subjects: RequestSubjects<'a>) -> Self {
         Self { pipeline, subjects, cost: None, policy: None, reserves: false }
     }
@@ -469,7 +467,6 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Decides the request. If the limits deny it, it waits within the bounds of `wait`.
-    #[inline(never)]
     fn decide_or_wait(self, mode: Mode, wait: Option<Wait>) -> MaybeReady<Decision> {
         let (pipeline, cost) = (self.pipeline, self.cost_of_one());
         let operation = Operation { reserves: self.reserves, ..pipeline.operation(mode) };
@@ -601,7 +598,6 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Returns the cost of a request of one subject.
-    #[inline]
     fn cost_of_one(&self) -> Cost {
         self.cost.unwrap_or(Cost::ONE)
     }

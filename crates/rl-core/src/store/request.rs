@@ -316,7 +316,7 @@ pub struct Renewal<'a> {
     pub units: u64,
     /// The limits that were not charged. The renewal does not change them.
     pub uncharged: LimitSet,
-    /// What is renewed.
+    /// The lease that the renewal extends.
     pub lease: Lease,
 }
 
