@@ -104,7 +104,11 @@ impl LineWriter {
     /// Adds a line that contains only a number.
     pub(super) fn add_number(&mut self, name: FieldName, number: u64) {
         if number < SMALL.into() {
-            self.lines.push(PlacedLine { name, value: Value::Small(number as u16), is_list: false });
+            self.lines.push(PlacedLine {
+                name,
+                value: Value::Small(number as u16),
+                is_list: false,
+            });
         } else {
             self.push_number(number);
             self.end_line(name, false);
