@@ -96,8 +96,8 @@ use crate::store::{Namespace, StoreFuture};
 ///    row the failure policy decides without waiting. A probe every 50 to 200 ms finds out whether
 ///    the store has recovered. A store that *refuses* calls is still called, because refused
 ///    requests are rejected by default.
-/// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
-///    above every capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
+/// 4. **Some denials need no store.** A [block](crate::Policy::blocked_until), a limit of 0 and a cost
+///    above every capacity are denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)). These denials hold
 ///    while the store is down, slow or full.
 /// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for each
 ///    server**, and fewer if the server would answer them late.
@@ -168,7 +168,7 @@ impl RateLimiter {
         self.request(subject).reset()
     }
 
-    /// Creates a request of one subject or several [parts](Part), for everything that the other
+    /// Creates a request of one subject or several [parts](crate::Part), for everything that the other
     /// methods do not cover: several subjects in one step, other limits, waiting, refunds, the reset
     /// of one limit. [`LimiterRequest`] lists the calls.
     ///
