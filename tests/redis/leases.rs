@@ -12,6 +12,7 @@ use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, Limit, Origin, Period, Policy, RedisStore, RedisStoreBuilder, Subject,
 };
+use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisServer};
 
 #[derive(Clone, Debug)]
@@ -245,6 +246,60 @@ async fn a_reset_discards_leased_units() {
     store.reset(&[Reset { namespace, subject, policy: &policy, limit: None }]).await.unwrap();
     let fresh = decide(&store, subject, &policy, Mode::Check, 1).await;
     assert_eq!((fresh.origin(), fresh.limits().next().unwrap().used()), (Origin::Store, 1));
+}
+
+/// Fault: a reset of one limit discarded the leased units, which the other limits counted on.
+#[tokio::test]
+async fn a_reset_of_one_limit_returns_the_leased_units_to_the_others() {
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    let store = node(&server, &clock, 100).connect().await.unwrap();
+    let policy = Policy::new([Limit::per_minute(1_000), Limit::per_day(2_000)]).unwrap();
+    let (subject, namespace) = (&Subject::consumer("alice"), &Namespace::default());
+    for rounds in 1..=3 {
+        for _ in 0..70 {
+            assert!(decide(&store, subject, &policy, Mode::Check, 1).await.is_allowed());
+        }
+        store
+            .reset(&[Reset { namespace, subject, policy: &policy, limit: Some(0) }])
+            .await
+            .unwrap();
+        let used = async || {
+            let usage = decide(&store, subject, &policy, Mode::Peek, 0).await;
+            usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
+        };
+        eventually(async || used().await == [0, 70 * rounds]).await;
+    }
+}
+
+/// Fault: each denied request leased units of the fleet and put them back without a bound, so that a
+/// client over its own limit took them from other instances.
+#[tokio::test]
+async fn denied_requests_leave_at_most_one_lease_of_the_fleet_unspent() {
+    const LEASE: u32 = 10;
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    // A cached denial would deny a request before it leases units.
+    let node = |lease| node(&server, &clock, lease).local_denial(false).connect();
+    let (leasing, other) = (node(LEASE).await.unwrap(), node(0).await.unwrap());
+    let of_key = Policy::new(["50/hour:gcra".parse().unwrap()]).unwrap();
+    let of_fleet = Policy::new([Limit::per_hour(1_000)]).unwrap();
+    let (key, fleet) = (Subject::consumer("mallory"), Subject::global());
+    assert!(decide(&other, &key, &of_key, Mode::Check, 50).await.is_allowed());
+    let namespace = Namespace::default();
+    for _ in 0..3 {
+        let requests = (0..64).map(async |_| {
+            let parts =
+                [Part::new(&key, &of_key, Cost::ONE), Part::new(&fleet, &of_fleet, Cost::new(8))];
+            leasing.decide(DecideRequest::new(&namespace, &parts, Mode::Check)).await.unwrap()
+        });
+        assert!(join_all(requests).await.iter().all(|decision| !decision.is_allowed()));
+    }
+    let used = async || {
+        let usage = decide(&other, &fleet, &of_fleet, Mode::Peek, 0).await;
+        usage.limits().next().unwrap().used()
+    };
+    eventually(async || used().await <= LEASE.into()).await;
 }
 
 /// Only fixed windows that begin with the first request are leased, because their end is fixed.

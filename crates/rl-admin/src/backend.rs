@@ -12,7 +12,7 @@ pub enum Backend {
     Redis {
         /// The host.
         host: String,
-        /// The port.
+        /// The port; 0 if the limiter uses several servers.
         port: u16,
     },
 }
@@ -22,10 +22,14 @@ impl Backend {
     pub(crate) fn of(limiter: &RateLimiter) -> Self {
         let stats = limiter.stats();
         match stats.store {
-            // The name is `redis`, and the server.
             StoreStats::Redis(_) => {
-                let name = &stats.store_name;
-                Self::redis(name.split_once(' ').map_or(name, |(_, server)| server))
+                let name = &*stats.store_name;
+                let server = name.strip_prefix("redis ").unwrap_or(name);
+                match server.contains(' ') {
+                    // Several servers, or those that sentinels name, have no port in common.
+                    true => Self::Redis { host: server.to_owned(), port: 0 },
+                    false => Self::redis(server),
+                }
             }
             _ => Self::Memory,
         }

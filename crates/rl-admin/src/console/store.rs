@@ -66,6 +66,7 @@ pub(super) async fn show(
     let place = match &context.backend {
         Backend::Memory if context.is_stand_alone => "not known without RL_REDIS_URL".to_owned(),
         Backend::Memory => "in the memory of this process".to_owned(),
+        Backend::Redis { host, port: 0 } => format!("Redis: {host}"),
         Backend::Redis { host, port } => format!("Redis at {host}, port {port}"),
     };
     let mode = match (limiter.is_enabled(), Shadow::of(limiter), counters.consequence) {

@@ -55,7 +55,7 @@ pub(super) struct FileReader {
     is_checking: IsChecking,
 }
 
-/// Whether the file has been read and its content is checked, or was checked last.
+/// Whether the last reading is complete. Its content is then being checked, or has been checked.
 pub(super) type IsChecking = Arc<AtomicBool>;
 
 /// The file of keys.

@@ -280,7 +280,7 @@ impl RedisStoreBuilder {
     ///
     /// The limits hold for any number of instances, even if instances or replies are lost. Other
     /// instances may be *denied* units that an instance has leased but not spent: at most `units`
-    /// for each instance.
+    /// for each instance, and those that its requests in flight have taken.
     ///
     /// Unspent units are returned when the first window ends, when they are
     /// [idle](Self::lease_idle), at the end of the lease's [lifetime](Self::lease_lifetime), and

@@ -6,7 +6,7 @@
 //!   If a clock jumps, at most one lease for each instance exceeds a limit.
 //! * **Unspent units are returned** when the first window ends, after an idle time, at the end of
 //!   the lease's lifetime, and when the store is closed. Until then, other instances may be denied
-//!   because of them: at most one lease for each instance.
+//!   because of them: at most one lease for each instance, and the units of requests in flight.
 //! * **A denied request charges nothing**: the script leases units only if they suffice for the
 //!   request.
 //! * **One call can lease for many subjects**, if their leases have the same size and policy.
@@ -127,11 +127,7 @@ impl<S: Layer> Drop for TakenUnits<S> {
         // leased some. Otherwise a client over its own limit would take the units of the fleet from
         // other instances.
         let returned = ReturnedUnits { policy: policy.clone(), charged: decision.at(), units };
-        let (returner, subject) = (shared.returner.clone(), self.subject.clone());
-        shared.runtime.spawn(async move {
-            // If the units cannot be returned, they stay charged. The error is ignored.
-            let _ = returner.give_back(&subject, returned).await;
-        });
+        shared.returner.give_back_later(self.subject.clone(), returned);
     }
 }
 
@@ -462,7 +458,14 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if leased > 0 || remaining == 0 {
             guard.state.last_units = leased;
         }
-        let added = guard.slot.with(|slot| slot.add(lease, *cost));
+        let (added, surplus) = guard.slot.with(|slot| {
+            let added = slot.add(lease, *cost);
+            (added, slot.take_back(slot.unspent().saturating_sub(*max_units)))
+        });
+        // Denied requests may have put units back since the call was sent.
+        if let Some(surplus) = surplus.filter(|surplus| surplus.units > 0) {
+            returner.give_back_later(guard.slot.subject.clone(), surplus);
+        }
         if let Some(expired) = added.expired {
             // If the units cannot be returned, they stay charged. The error is ignored.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
@@ -495,19 +498,14 @@ impl<S: Layer> Leases<DenialCache<S>> {
         MaybeReady::later(async move {
             let (mut guards, mut kept) = (Vec::with_capacity(subjects.len()), Vec::new());
             for (subject, of_one_limit) in subjects {
-                let Some((guard, lease)) = this.clone().end_lease(subject.clone()).await else {
-                    continue;
-                };
+                let Some((guard, lease)) = this.clone().end_lease(subject).await else { continue };
+                let kept_lease = lease.filter(|_| of_one_limit);
+                kept.extend(kept_lease.map(|lease| (guard.slot.subject.clone(), lease)));
                 guards.push(guard);
-                kept.extend(lease.filter(|_| of_one_limit).map(|lease| (subject, lease)));
             }
             let reset = reset.await;
             for (subject, lease) in kept {
-                let returner = this.shared.returner.clone();
-                this.shared.runtime.spawn(async move {
-                    // If the units cannot be returned, they stay charged. The error is ignored.
-                    let _ = returner.give_back(&subject, lease.into()).await;
-                });
+                this.shared.returner.give_back_later(subject, lease.into());
             }
             reset
         })

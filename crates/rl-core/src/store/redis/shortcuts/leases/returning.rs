@@ -166,6 +166,15 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
+    /// Returns units to the server in a task of its own. If they cannot be returned, they stay charged.
+    pub(super) fn give_back_later(&self, subject: KeyedSubject, returned: ReturnedUnits) {
+        let this = self.clone();
+        self.shared.runtime.spawn(async move {
+            // `give_back` repeats, or counts, what fails. The error is ignored.
+            let _ = this.give_back(&subject, returned).await;
+        });
+    }
+
     /// Returns units to the server.
     pub(super) async fn give_back(
         &self,

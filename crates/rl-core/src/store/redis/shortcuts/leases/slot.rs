@@ -225,4 +225,18 @@ mod tests {
         assert!(decision.is_allowed(), "{decision:?}");
         assert_eq!((decision.charged(), slot.unspent()), (3, 0));
     }
+
+    /// Fault: a clock that stepped back gave the leases of two policies the same time, so the units of
+    /// one were spent under the other.
+    #[test]
+    fn units_are_put_back_only_to_their_own_lease_and_only_up_to_the_bound() {
+        let policy = Policy::new([Limit::per_second(25)]).unwrap();
+        let mut slot = LeaseSlot::new(keyed(&Namespace::default(), &Subject::user("alice")));
+        let later = ActiveLease { number: 8, ..lease(&policy, 10, 2) };
+        slot.lease = Some(later);
+        assert_eq!((slot.put_back(7, 3, 4), slot.unspent()), (3, 2), "of an earlier lease");
+        assert_eq!((slot.put_back(8, 3, 4), slot.unspent()), (1, 4), "more than the bound");
+        slot.lease = None;
+        assert_eq!(slot.put_back(8, 3, 4), 3, "the lease has ended");
+    }
 }
