@@ -359,7 +359,8 @@ mod tests {
     use super::*;
 
     fn document() -> String {
-        std::fs::read_to_string(file("").join("../../ALGORITHMS.md")).unwrap()
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../rl-core/docs/ALGORITHMS.md");
+        std::fs::read_to_string(path).unwrap()
     }
 
     #[test]
