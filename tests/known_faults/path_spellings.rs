@@ -10,7 +10,9 @@ use actix_web::{App, web};
 use axum::Router;
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{any, get};
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, Uri};
 use rl_actix::RateLimit;
 use rl_core::key::ClientAddress;
 use rl_core::rules::{Match, Rule, Rules};
@@ -149,4 +151,74 @@ async fn spellings_of_a_path_avoid_no_rule_on_actix() {
             assert!(attack(serve).await >= 16);
         }
     }
+}
+
+/// Returns a limiter with a rule for `GET` to a path, which allows three requests per hour.
+fn get_limiter(path: &str) -> RateLimiter {
+    let rule = Rule::named("socket").on("GET", path).per(ClientAddress::default());
+    let store = MemoryStore::builder().clock(new_year()).build();
+    let rules = Rules::new().rule(rule.limit(Limit::per_hour(3)));
+    RateLimiter::builder().rules(rules).store(store).build().unwrap()
+}
+
+/// Returns the requests of six that are not denied.
+async fn served_by_axum(path: &str, method: Method, target: &Uri) -> usize {
+    let peer: std::net::SocketAddr = "192.0.2.1:9".parse().unwrap();
+    let router =
+        Router::new().route("/socket", any(async || "open")).fallback(async || "forwarded");
+    let router = router.layer(RateLimitLayer::new(get_limiter(path)));
+    let mut served = 0;
+    for _ in 0..6 {
+        let request = Request::builder().method(&method).uri(target);
+        let request = request.extension(axum::extract::ConnectInfo(peer));
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let status = router.clone().oneshot(request).await.unwrap().status();
+        served += usize::from(status == StatusCode::OK);
+    }
+    served
+}
+
+/// Over HTTP/2, a client may send a path without a slash, or none. A handler that forwards requests
+/// completes it.
+#[tokio::test]
+async fn a_path_without_a_slash_avoids_no_rule_on_axum() {
+    for path in ["", "*", "login"] {
+        let mut target = http::uri::Parts::default();
+        target.path_and_query = PathAndQuery::try_from(path).ok();
+        let Ok(target) = Uri::from_parts(target) else { continue };
+        assert_eq!(served_by_axum("/login", Method::GET, &target).await, 3, "{path:?}");
+    }
+}
+
+/// Over HTTP/2, a client opens a WebSocket with `CONNECT` and a path.
+#[tokio::test]
+async fn a_web_socket_that_is_opened_by_connect_avoids_no_rule_for_get_on_axum() {
+    let target = Uri::from_static("http://localhost/socket");
+    assert_eq!(served_by_axum("/socket", Method::CONNECT, &target).await, 3);
+}
+
+#[test]
+fn a_path_without_a_slash_avoids_no_rule_on_actix() {
+    use actix_web::http::uri::{Parts, PathAndQuery, Uri};
+    use actix_web::test::{TestRequest, init_service};
+
+    actix_web::rt::System::new().block_on(async {
+        for path in ["", "*", "login"] {
+            let mut target = Parts::default();
+            target.path_and_query = PathAndQuery::try_from(path).ok();
+            let Ok(target) = Uri::from_parts(target) else { continue };
+            let limit = RateLimit::new(get_limiter("/login"));
+            let app = App::new().default_service(web::to(async || "forwarded")).wrap(limit);
+            let app = init_service(app).await;
+            let mut served = 0;
+            for _ in 0..6 {
+                let request = TestRequest::default().peer_addr("192.0.2.1:9".parse().unwrap());
+                let mut request = request.to_request();
+                request.head_mut().uri = target.clone();
+                let response = actix_web::dev::Service::call(&app, request).await.unwrap();
+                served += usize::from(response.status() == 200);
+            }
+            assert_eq!(served, 3, "{path:?}");
+        }
+    });
 }

@@ -167,7 +167,7 @@ impl ClientIp {
     }
 
     /// Returns the canonical form of an address. For a translated address it is the IPv4 address.
-    fn canonical(&self, address: IpAddr) -> IpAddr {
+    pub(crate) fn canonical(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(v6) => {

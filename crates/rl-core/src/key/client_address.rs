@@ -38,6 +38,11 @@ impl ClientAddress {
         Self { rule }
     }
 
+    /// Returns the rule that finds the address.
+    pub(crate) const fn rule(&self) -> &ClientIp {
+        &self.rule
+    }
+
     /// Returns the address of the client and its source, for logs and metrics.
     ///
     /// Returns `None` if the framework does not know the peer.

@@ -241,7 +241,7 @@ mod tests {
             (&|number| host(format!("t{number}.example.org")).path("/a"), "//a"),
         ] {
             let matches: Vec<CompiledMatch> =
-                (0..2_000).map(|number| CompiledMatch::new(&of_number(number)).unwrap()).collect();
+                (0..2_000).map(|number| CompiledMatch::by_peer(&of_number(number))).collect();
             let index = MatchIndex::new(matches.iter().map(Some));
             let find = |path: &str, host: &str| {
                 let request = FakeRequest::get(path).header("host", host.as_bytes());
@@ -276,7 +276,7 @@ mod tests {
                     let all = Match::new().host(format!("t{number}.example.org"));
                     all.host(format!("*.u{number}.org")).path(format!("/{{a}}/r{number}/{{*b}}"))
                 };
-                let matches = (0..count).map(|number| CompiledMatch::new(&rule(number)).unwrap());
+                let matches = (0..count).map(|number| CompiledMatch::by_peer(&rule(number)));
                 let matches: Vec<CompiledMatch> = matches.collect();
                 let index = MatchIndex::new(matches.iter().map(Some));
                 let request = FakeRequest::get(&path).header("host", b"a.u.org");
@@ -302,7 +302,7 @@ mod tests {
     fn a_parameter_is_found_by_the_text_before_it_in_the_segment() {
         let matches: Vec<CompiledMatch> = (0..2_000)
             .map(|number| Match::new().path(format!("/all/é{number}-{{name}}/x")))
-            .map(|one| CompiledMatch::new(&one).unwrap())
+            .map(|one| CompiledMatch::by_peer(&one))
             .collect();
         let index = MatchIndex::new(matches.iter().map(Some));
         let client = ClientAddress::default();
@@ -391,7 +391,7 @@ mod tests {
             matches in prop::collection::vec(prop::option::weighted(0.9, any_match()), 0..20),
             requests in prop::collection::vec(any_request(), 8),
         ) {
-            let compile = |one: Option<Match>| one.map(|one| CompiledMatch::new(&one).unwrap());
+            let compile = |one: Option<Match>| one.map(|one| CompiledMatch::by_peer(&one));
             let matches: Vec<_> = matches.into_iter().map(compile).collect();
             let index = MatchIndex::new(matches.iter().map(Option::as_ref));
             let client = ClientAddress::default();

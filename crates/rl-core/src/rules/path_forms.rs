@@ -23,12 +23,16 @@ const MAX_LEN: usize = 32 * 1_024;
 /// * resolving dots.
 ///
 /// A plain path has one form, and needs no allocation.
+///
+/// A path that does not begin with a slash, such as `login` over HTTP/2, `*` or an empty one, may
+/// have any form: a service that forwards it completes it in its own way.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
     sent: Cow<'a, str>,
     /// The forms that differ from `sent` and from each other.
     others: Vec<String>,
-    /// Whether all forms were found. Otherwise they are too many or too long, or not known.
+    /// Whether all forms were found. Otherwise they are too many or too long, or not known because
+    /// the path does not begin with a slash.
     is_complete: bool,
 }
 
@@ -39,8 +43,9 @@ impl<'a> PathForms<'a> {
             && !sent.contains("//")
             && !sent.contains("/.")
             && (&*sent == "/" || !sent.ends_with('/'));
-        let mut forms = Self { sent, others: Vec::new(), is_complete: true };
-        if !is_plain {
+        let is_complete = sent.starts_with('/');
+        let mut forms = Self { sent, others: Vec::new(), is_complete };
+        if is_complete && !is_plain {
             forms.is_complete = forms.find_others();
         }
         forms
@@ -191,10 +196,18 @@ mod tests {
 
     #[test]
     fn a_plain_path_has_one_form() {
-        for path in ["/", "/a", "/a/b.c", "/a;b=c/d+e", "*", ""] {
+        for path in ["/", "/a", "/a/b.c", "/a;b=c/d+e"] {
             assert_eq!(forms(path), [path]);
         }
         assert_eq!(forms("/.well-known/..."), ["/.well-known/..."]);
+    }
+
+    /// Fault: a path without a slash at its start had one form, so it avoided all rules with a path.
+    #[test]
+    fn a_path_without_a_slash_at_its_start_may_have_any_form() {
+        for path in ["", "*", "login", "a/../login", "http://localhost/login"] {
+            assert!(!PathForms::new(path).is_complete(), "{path:?}");
+        }
     }
 
     /// Fault: a path was compared as it was sent and with all steps together. A service that does
@@ -237,8 +250,9 @@ mod tests {
         // Servers usually accept paths of up to 8 KiB.
         let long = format!("/{}", "%C3%A9".repeat(8 * 1_024 / 6));
         assert!(PathForms::new(&long).is_complete());
-        assert!(PathForms::new("a".repeat(LONGEST)).is_complete());
-        assert!(!PathForms::new(format!("{}/", "a".repeat(LONGEST))).is_complete());
+        let longest = format!("/{}", "a".repeat(LONGEST - 1));
+        assert!(PathForms::new(&longest).is_complete());
+        assert!(!PathForms::new(format!("{longest}/")).is_complete());
         let deep = format!("/%{}41", "25".repeat(MAX_FORMS));
         assert!(!PathForms::new(&deep).is_complete());
     }

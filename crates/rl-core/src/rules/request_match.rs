@@ -32,7 +32,8 @@ const MAX_OVERRIDES: usize = 12;
 ///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
 ///   before and after each step. A path with more than 12 forms, or with more than 32 KiB of
-///   them, matches every rule, and no exemption.
+///   them, matches every rule, and no exemption. So does a path without a slash at its start, such
+///   as that of `OPTIONS *`.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
 ///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
@@ -46,7 +47,9 @@ const MAX_OVERRIDES: usize = 12;
 ///   is not a name or address with a valid port (`user@api.example.org`, `%61pi.example.org`,
 ///   `a.org, b.org`), matches every host of a rule, and none of an exemption. So does a request that
 ///   names more than 12 hosts, or in more than 4 KiB of text.
-/// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
+/// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`. A rule for `GET` also
+///   applies to `CONNECT`, with which a client opens a WebSocket over HTTP/2. An exemption of `GET`
+///   does not.
 /// * gRPC services of tonic ignore the method. So each of their requests matches a rule as `POST`,
 ///   and as what the client sent; an exemption has to match both. The feature `tonic` of `rl-tower`
 ///   recognizes these services.
@@ -136,12 +139,13 @@ pub(super) struct CompiledMatch {
 }
 
 impl CompiledMatch {
-    /// Checks the values of a match, and compiles them.
+    /// Checks the values of a match, and compiles them. `client` finds the addresses with which the
+    /// match is compared.
     ///
     /// # Errors
     ///
     /// Returns an error for the first value that is not valid.
-    pub(super) fn new(text: &Match) -> Result<Self, InvalidMatch> {
+    pub(super) fn new(text: &Match, client: &ClientAddress) -> Result<Self, InvalidMatch> {
         for method in &text.methods {
             if method.is_empty()
                 || !method.bytes().all(|b| is_token_byte(b) && !b.is_ascii_lowercase())
@@ -167,9 +171,15 @@ impl CompiledMatch {
             addresses: text
                 .addresses
                 .iter()
-                .map(|range| network(range))
+                .map(|range| network(range, client))
                 .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Compiles a valid match of which the peer of the connection is the client.
+    #[cfg(test)]
+    pub(super) fn by_peer(text: &Match) -> Self {
+        Self::new(text, &ClientAddress::default()).unwrap()
     }
 
     /// Returns whether a rule with this match applies to a request.
@@ -201,7 +211,10 @@ impl CompiledMatch {
 
     /// Returns whether a method of the request matches, or one with which the client overrides it.
     fn may_match_method(&self, request: &RequestView<'_>) -> bool {
-        request.methods().iter().any(|method| self.matches_method(method))
+        let may_match = |method: &str| {
+            self.matches_method(method) || method == "CONNECT" && self.matches_method("GET")
+        };
+        request.methods().iter().any(|method| may_match(method))
             || request.overrides().len() > MAX_OVERRIDES
             || request.overrides().iter().any(|method| self.matches_method(method))
     }
@@ -250,12 +263,18 @@ fn has_line(request: &dyn RequestInfo, name: &str, value: Option<&str>) -> bool 
 }
 
 /// Parses an address or a network without host bits.
-fn network(text: &str) -> Result<IpNet, InvalidMatch> {
-    let single = text.parse::<IpAddr>().ok().map(|address| IpNet::from(address.to_canonical()));
-    // Addresses of clients are canonical, so a network of IPv4-mapped addresses contains none.
-    let fits = |net: &IpNet| net.trunc() == *net && net.addr() == net.addr().to_canonical();
+fn network(text: &str, client: &ClientAddress) -> Result<IpNet, InvalidMatch> {
+    let canonical = |address| client.rule().canonical(address);
+    let single = text.parse::<IpAddr>().ok().map(|address| IpNet::from(canonical(address)));
+    // Addresses of clients are canonical, so a network of translated addresses contains none.
+    let fits = |net: &IpNet| {
+        net.trunc() == *net
+            && net.addr() == canonical(net.addr())
+            && net.broadcast() == canonical(net.broadcast())
+    };
     let network = single.or_else(|| text.parse().ok().filter(fits));
-    let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8";
+    let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8; \
+                    clients with a translated address such as 64:ff9b::192.0.2.7 are compared as IPv4";
     network.ok_or_else(|| InvalidMatch::new("address", text, expected))
 }
 
@@ -400,11 +419,12 @@ impl<'a> RequestView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_ip::ClientIp;
     use crate::key::fake_request::FakeRequest;
 
     fn applies(text: &Match, request: &FakeRequest) -> bool {
         let client = ClientAddress::default();
-        let compiled = CompiledMatch::new(text).unwrap();
+        let compiled = CompiledMatch::by_peer(text);
         compiled.applies(&RequestView::new(request, &client)) == Applies::Yes
     }
 
@@ -426,7 +446,7 @@ mod tests {
     #[test]
     fn an_overridden_method_matches_a_rule_and_no_exemption() {
         let text = Match::new().method("POST");
-        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        let (compiled, client) = (CompiledMatch::by_peer(&text), ClientAddress::default());
         for (method, overridden, applies, exempts) in [
             ("GET", None, false, false),
             ("GET", Some("post"), true, false),
@@ -458,7 +478,7 @@ mod tests {
     #[test]
     fn the_number_of_compared_overrides_is_bounded_and_beyond_it_every_rule_applies() {
         let text = Match::new().method("POST");
-        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        let (compiled, client) = (CompiledMatch::by_peer(&text), ClientAddress::default());
         for (count, applies) in [(MAX_OVERRIDES, false), (MAX_OVERRIDES + 1, true), (9_999, true)] {
             let methods = (0..count).flat_map(|number| [format!("M{number}"), "M0".to_owned()]);
             let request = methods.fold(FakeRequest::get("/"), |request, method| {
@@ -477,12 +497,28 @@ mod tests {
         let request = FakeRequest::get("/").method("POST").sent_method("GET");
         let view = RequestView::new(&request, &client);
         for (method, expected) in [("POST", true), ("GET", true), ("PUT", false)] {
-            let compiled = CompiledMatch::new(&Match::new().method(method)).unwrap();
+            let compiled = CompiledMatch::by_peer(&Match::new().method(method));
             assert_eq!(compiled.applies(&view) == Applies::Yes, expected, "{method}");
             assert!(!compiled.exempts(&view), "{method}");
         }
         let either = Match::new().method("POST").method("GET");
-        assert!(CompiledMatch::new(&either).unwrap().exempts(&view));
+        assert!(CompiledMatch::by_peer(&either).exempts(&view));
+    }
+
+    /// Fault: a client that opened a WebSocket over HTTP/2 avoided a rule for `GET`.
+    #[test]
+    fn a_rule_for_get_applies_to_connect_and_an_exemption_of_get_does_not() {
+        let client = ClientAddress::default();
+        let request = FakeRequest::get("/socket").method("CONNECT");
+        let view = RequestView::new(&request, &client);
+        for (method, applies, exempts) in [
+            ("GET", Applies::Yes, false),
+            ("CONNECT", Applies::Yes, true),
+            ("POST", Applies::No, false),
+        ] {
+            let compiled = CompiledMatch::by_peer(&Match::new().method(method));
+            assert_eq!((compiled.applies(&view), compiled.exempts(&view)), (applies, exempts));
+        }
     }
 
     #[test]
@@ -498,7 +534,7 @@ mod tests {
     /// read the first one.
     #[test]
     fn one_of_several_hosts_matches_a_rule_and_all_of_them_an_exemption() {
-        let api = CompiledMatch::new(&Match::new().host("api.example.org")).unwrap();
+        let api = CompiledMatch::by_peer(&Match::new().host("api.example.org"));
         let client = ClientAddress::default();
         for (hosts, applies, exempts) in [
             // Fault: a request without a host avoided the rule.
@@ -522,7 +558,7 @@ mod tests {
     #[test]
     fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
         let text = Match::new().path("/export/{name}").path("/api/health");
-        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        let (compiled, client) = (CompiledMatch::by_peer(&text), ClientAddress::default());
         for sent in ["/x", "/api/health"] {
             let unknown = FakeRequest::get(sent).routed_path("/health").unknown_prefix();
             let view = RequestView::new(&unknown, &client);
@@ -552,6 +588,8 @@ mod tests {
             ("/v1/export/a", "/a", Some("/export"), true, false),
             ("/v1/export/a", "/a", Some("/export/"), true, false),
             ("/api/health", "/a", Some("/other"), true, false),
+            ("api/health", "api/health", None, true, false),
+            ("*", "*", None, true, false),
         ] {
             let request = FakeRequest::get(sent).routed_path(routed);
             let request = match nested_prefix {
@@ -568,6 +606,10 @@ mod tests {
     #[test]
     fn addresses_match_by_network() {
         let office = Match::new().address("192.0.2.0/24").address("2001:db8::/32");
+        let one = Match::new().address("64:ff9b::192.0.2.7");
+        for peer in ["192.0.2.7", "64:ff9b::192.0.2.7", "::ffff:0:192.0.2.7"] {
+            assert!(applies(&one, &FakeRequest::get("/").peer(peer)), "{peer}");
+        }
         for (peer, expected) in [
             ("192.0.2.7", true),
             ("::ffff:192.0.2.7", true),
@@ -576,17 +618,18 @@ mod tests {
         ] {
             assert_eq!(applies(&office, &FakeRequest::get("/").peer(peer)), expected, "{peer}");
         }
-        let (compiled, client) = (CompiledMatch::new(&office).unwrap(), ClientAddress::default());
+        let (compiled, client) = (CompiledMatch::by_peer(&office), ClientAddress::default());
         let unknown = FakeRequest::get("/");
         let view = RequestView::new(&unknown, &client);
         assert_eq!(compiled.applies(&view), Applies::IfAddressMatches);
         assert!(!compiled.exempts(&view) && view.lacks_peer());
-        let elsewhere = CompiledMatch::new(&office.path("/a")).unwrap();
+        let elsewhere = CompiledMatch::by_peer(&office.path("/a"));
         assert_eq!(elsewhere.applies(&view), Applies::No);
     }
 
     #[test]
     fn invalid_values_are_named_with_what_is_accepted() {
+        let site = ClientAddress::new(ClientIp::default().nat64("2001:db8:64::/96").unwrap());
         for (text, expected) in [
             (Match::new().method("post"), "method \"post\": expected a method in upper case"),
             (Match::new().path("login"), "path \"login\": expected a path that begins with `/`"),
@@ -598,8 +641,11 @@ mod tests {
             (Match::new().address("10.0.0.1/8"), "address \"10.0.0.1/8\": expected an address or"),
             // Fault: this network was accepted, and contained no client.
             (Match::new().address("::ffff:10.0.0.0/104"), "address \"::ffff:10.0.0.0/104\": ex"),
+            // Fault: these, too.
+            (Match::new().address("64:ff9b::a00:0/104"), "address \"64:ff9b::a00:0/104\": ex"),
+            (Match::new().address("2001:db8:64::/96"), "address \"2001:db8:64::/96\": expected"),
         ] {
-            let error = CompiledMatch::new(&text).unwrap_err().to_string();
+            let error = CompiledMatch::new(&text, &site).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

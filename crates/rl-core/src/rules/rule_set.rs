@@ -59,15 +59,15 @@ impl RuleSet {
             }
         }
         for (rule, pseudonym) in rules.rules.iter().zip(pseudonyms(&rules.rules, namespace)) {
-            valid.push(ValidRule::new(rule, namespace, pseudonym)?);
+            valid.push(ValidRule::new(rule, namespace, pseudonym, &rules.client)?);
         }
         let of_all = valid.iter().filter(|rule| rule.counts_all());
         let of_all: Vec<String> = of_all.map(|rule| rule.name.to_string()).collect();
         if of_all.len() > Part::MAX {
             return Err(InvalidRules::TooMany { rules: of_all });
         }
-        let exempt =
-            compile(&rules.exempt).map_err(|error| InvalidRules::Match { rule: None, error })?;
+        let exempt = compile(&rules.exempt, &rules.client)
+            .map_err(|error| InvalidRules::Match { rule: None, error })?;
         Ok(Self {
             index: MatchIndex::new(valid.iter().map(|rule| rule.matches.as_ref())),
             rules: valid.into(),

@@ -7,7 +7,7 @@ use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::{Applies, CompiledMatch, Match, RequestView};
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::decision::RuleLabel;
-use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
+use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Cost, Limit, Realm, Subject};
 use crate::policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 use crate::source::PolicySource;
@@ -68,8 +68,8 @@ impl From<AmbiguousKey> for Uncounted<'_> {
 }
 
 impl ValidRule {
-    /// Checks a rule of a limiter that counts in `namespace`. Clients read `pseudonym` in place of
-    /// its name.
+    /// Checks a rule of a limiter that counts in `namespace`. `client` finds the addresses of
+    /// clients, who read `pseudonym` in place of the rule's name.
     ///
     /// # Errors
     ///
@@ -78,14 +78,15 @@ impl ValidRule {
         rule: &Rule,
         namespace: &Namespace,
         pseudonym: Box<str>,
+        client: &ClientAddress,
     ) -> Result<Self, InvalidRules> {
         let name = || rule.name.to_string();
         let namespace = namespace
             .rule(&rule.name)
             .map_err(|_| InvalidRules::Name { rule: clip(&rule.name) })?;
         let of_match = |error| InvalidRules::Match { rule: Some(name()), error };
-        let matches =
-            rule.matches.as_ref().map(CompiledMatch::new).transpose().map_err(of_match)?;
+        let matches = rule.matches.as_ref().map(|one| CompiledMatch::new(one, client));
+        let matches = matches.transpose().map_err(of_match)?;
         let of_tier = |tier: Option<&str>| {
             let tier = tier.map(str::to_owned);
             move |error| InvalidRules::Policy {
@@ -107,7 +108,7 @@ impl ValidRule {
         let rule = Self {
             namespace,
             matches,
-            exempt: compile(&rule.exempt).map_err(of_match)?,
+            exempt: compile(&rule.exempt, client).map_err(of_match)?,
             per: rule.per.as_slice().into(),
             limits: rule.limits.build().map_err(of_tier(None))?,
             tiers: tiers.into(),
@@ -287,8 +288,11 @@ impl RuleLimits {
 /// # Errors
 ///
 /// Returns an error for the first value that is not valid.
-pub(super) fn compile(matches: &[Match]) -> Result<Box<[CompiledMatch]>, super::InvalidMatch> {
-    matches.iter().map(CompiledMatch::new).collect()
+pub(super) fn compile(
+    matches: &[Match],
+    client: &ClientAddress,
+) -> Result<Box<[CompiledMatch]>, super::InvalidMatch> {
+    matches.iter().map(|one| CompiledMatch::new(one, client)).collect()
 }
 
 /// Returns at most 80 characters of a text for an error.

@@ -16,6 +16,7 @@ use super::scalars::{
     Expanded, Flag, FromText, HashSecret, Name, Proxy, RuleName, Secret, Span, Text, Units,
 };
 use super::variables::{SecretFile, clipped};
+use crate::key::ClientAddress;
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
@@ -150,6 +151,8 @@ impl TryFrom<RawMatch> for MatchText {
 
     fn try_from(raw: RawMatch) -> Result<Self, String> {
         let mut matches = Match::new();
+        // The prefixes of a site's translators are compared when the rules are built.
+        let client = ClientAddress::default();
         for (text, add) in [
             (&raw.method, (|to, text| to.method(text)) as fn(Match, &str) -> Match),
             (&raw.path, |to, text| to.path(text)),
@@ -158,14 +161,14 @@ impl TryFrom<RawMatch> for MatchText {
         ] {
             for text in &text.0 {
                 // Each value is checked alone, so that the error shows it as it stands in the file.
-                CompiledMatch::new(&add(Match::new(), &text.value))
+                CompiledMatch::new(&add(Match::new(), &text.value), &client)
                     .map_err(|error| error.with_value(text.shown()).to_string())?;
                 matches = add(matches, &text.value);
             }
         }
         for (Name(name), Text(text)) in &raw.header.0 {
             let header = Match::new().header(name);
-            CompiledMatch::new(&header).map_err(|error| error.to_string())?;
+            CompiledMatch::new(&header, &client).map_err(|error| error.to_string())?;
             matches = match &*text.value {
                 "*" => matches.header(name),
                 value => matches.header_value(name, value),
