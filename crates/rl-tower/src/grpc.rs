@@ -13,17 +13,24 @@ pub(crate) fn may_reach_grpc<B: 'static>(request: &Request<B>) -> bool {
     if TypeId::of::<B>() == TypeId::of::<tonic::body::Body>() {
         return true;
     }
+    let extensions = request.extensions();
+    if is_path_of_call(request.uri().path()) {
+        return true;
+    }
     #[cfg(feature = "axum")]
-    if let Some(route) = request.extensions().get::<axum::extract::MatchedPath>() {
-        let route = route.as_str();
-        if is_route_of_service(route) {
+    {
+        use axum::extract::{MatchedPath, OriginalUri};
+
+        // A nested router has removed its prefix from the other path.
+        if extensions.get::<OriginalUri>().is_some_and(|sent| is_path_of_call(sent.path())) {
             return true;
         }
-        if !may_name_any_service(route) {
-            return false;
+        if let Some(route) = extensions.get::<MatchedPath>().map(MatchedPath::as_str) {
+            return is_route_of_service(route)
+                || may_name_any_service(route) && has_tonic_connection(extensions);
         }
     }
-    has_tonic_connection(request.extensions()) || is_path_of_call(request.uri().path())
+    has_tonic_connection(extensions)
 }
 
 /// Returns false: without the feature `tonic`, the crate does not recognize gRPC services.
