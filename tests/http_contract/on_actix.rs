@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
+use actix_web::body::BoxBody;
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::middleware::{Condition, DefaultHeaders, Logger, Next, NormalizePath, from_fn};
 use actix_web::{App, HttpRequest, web};
 use futures::StreamExt;
 use rl_actix::{Degrade, Denied, RateLimit};
 use rl_core::OverLimit;
-use rl_core::Subject;
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
 use rl_core::key::Route;
+use rl_core::{Cost, Subject};
 use rl_tests::web::actix::{application, serve};
 use rl_tests::web::{Fetch, limiter, new_year};
 
@@ -98,6 +100,27 @@ async fn it_works_between_other_middlewares() {
     };
     assert_eq!(seen(&site.get("/users/7/").fetch().await), (200, true, true));
     assert_eq!(seen(&site.get("/").fetch().await), (429, false, true));
+}
+
+/// Fault: an error of an inner middleware left the request with its estimated cost, because only a
+/// response determined the final one.
+#[tokio::test]
+async fn an_error_of_an_inner_middleware_determines_the_final_cost() {
+    let limiter = limiter(&new_year(), &["10/minute"]);
+    let limit = RateLimit::new(limiter.clone())
+        .cost(|_| Cost::new(6))
+        .response_cost(|response| (response.status() == 401).then_some(Cost::new(2)));
+    let site = serve(move || {
+        let refuse = |_: ServiceRequest, _: Next<BoxBody>| async {
+            Err::<ServiceResponse, _>(actix_web::error::ErrorUnauthorized("no key"))
+        };
+        App::new().configure(routes).wrap(from_fn(refuse)).wrap(limit.clone())
+    });
+    for used in [2, 4, 6] {
+        let answer = site.get("/").fetch().await;
+        assert_eq!((answer.status, answer.body.as_str()), (401, "no key"));
+        settles_at(&limiter, used).await;
+    }
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use actix_web::HttpMessage;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
+use actix_web::{Error, HttpMessage};
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
 use rl_core::{Decision, MaybeReady};
@@ -86,13 +86,13 @@ impl<S, F, B> ResponseFuture<S, F, B> {
     }
 }
 
-impl<S, F, B, E> Future for ResponseFuture<S, F, B>
+impl<S, F, B> Future for ResponseFuture<S, F, B>
 where
     S: Service<ServiceRequest, Future = F>,
-    F: Future<Output = Result<ServiceResponse<B>, E>>,
+    F: Future<Output = Result<ServiceResponse<B>, Error>>,
     B: MessageBody,
 {
-    type Output = Result<ServiceResponse<ResponseBody<B>>, E>;
+    type Output = Result<ServiceResponse<ResponseBody<B>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -108,14 +108,23 @@ where
                 }
                 StateProj::Calling { future, counted } => {
                     let result = ready!(future.poll(cx));
-                    // If the service failed, no body holds the permit, and it is released now.
                     let counted = counted.take();
-                    return Poll::Ready(result.map(|mut response| {
-                        let permit = counted.and_then(|counted| {
-                            counted.finish(&mut ActixResponse(response.response_mut()))
-                        });
-                        response.map_body(|_, body| ResponseBody::inner(body, permit))
-                    }));
+                    return Poll::Ready(match result {
+                        Ok(mut response) => {
+                            let permit = counted.and_then(|counted| {
+                                counted.finish(&mut ActixResponse(response.response_mut()))
+                            });
+                            Ok(response.map_body(|_, body| ResponseBody::inner(body, permit)))
+                        }
+                        // actix-web makes the response of an error outside of all middleware. The
+                        // final cost depends on it. No body holds the permit: it is released now.
+                        Err(error) => {
+                            if let Some(counted) = counted {
+                                counted.finish(&mut ActixResponse(&mut error.error_response()));
+                            }
+                            Err(error)
+                        }
+                    });
                 }
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after completion");
