@@ -213,6 +213,27 @@ async fn a_route_for_any_service_avoids_no_rule_inside_a_server_of_tonic() {
     }
 }
 
+/// Fault: the route of a router outside of a middleware that rewrites the path hid the call.
+#[tokio::test]
+async fn a_route_outside_of_a_rewritten_path_hides_no_call() {
+    let limited = layer(posts(CHECK, 3)).layer(health().into_axum_router());
+    let rewrite = |mut request: axum::extract::Request| {
+        *request.uri_mut() = http::Uri::from_static(CHECK);
+        request
+    };
+    let rewritten = limited.map_request(rewrite).map_response(IntoResponse::into_response);
+    let site = axum_web::serve(Router::new().route_service("/check", rewritten));
+    let mut served = 0;
+    for method in METHODS {
+        let call = format!(
+            "{method} /check HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\n\
+             content-length: 5\r\nconnection: close\r\n\r\n\0\0\0\0\0"
+        );
+        served += usize::from(rl_tests::web::statuses(&site.send(call).await) == [200]);
+    }
+    assert_eq!(served, 3);
+}
+
 /// Over HTTP/2, the headers of a request need not announce its body.
 #[tokio::test]
 async fn a_preflight_with_a_body_is_counted_over_http_2() {

@@ -268,6 +268,22 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
+    /// Makes the enforced limit with the fewest remaining units deny the request for `retry_micros`
+    /// microseconds, with no unit remaining.
+    pub(super) fn deny_by_scarcest(&mut self, retry_micros: u64) {
+        let enforced = self.iter().enumerate().filter(|(_, status)| !status.limit().is_shadow());
+        let scarcest = enforced.min_by_key(|(_, status)| status.remaining()).map(|(at, _)| at);
+        let outcomes = self.iter().enumerate().map(|(at, status)| {
+            if Some(at) == scarcest {
+                let reset_micros = status.outcome.reset_micros();
+                Outcome::denied(status.limit().capacity(), reset_micros, retry_micros)
+            } else {
+                status.outcome
+            }
+        });
+        self.outcomes = outcomes.collect();
+    }
+
     /// Returns the statuses as they will be in `micros` microseconds, if nothing is charged until
     /// then.
     #[cfg(feature = "redis")]

@@ -310,6 +310,24 @@ impl Decision {
         self.parts().enumerate().filter(move |(_, part)| denies(part)).map(|(index, _)| index)
     }
 
+    /// Changes an allowed peek into a denial by the part at `index`, whose remaining units belong to
+    /// requests that wait for them. How long these requests keep the queue full is not known, so a
+    /// client may retry after a second.
+    pub(crate) fn denied_behind_queue(mut self, index: usize) -> Self {
+        let retry_micros = 1_000_000;
+        if self.decided_parts().is_some() {
+            let parts = &mut self.linked.get_or_new().parts;
+            (parts.is_denied, parts.governing) = (true, GoverningPart::unknown());
+            let part = &mut parts.all_mut()[index];
+            part.statuses.deny_by_scarcest(retry_micros);
+            part.verdict = Verdict::Denied;
+        } else {
+            self.statuses.deny_by_scarcest(retry_micros);
+        }
+        self.verdict = Verdict::Denied;
+        self
+    }
+
     /// Returns the limits that [`over_in_shadow`](Self::over_in_shadow) returns, without those of
     /// parts that are not disclosed.
     pub(crate) fn disclosed_over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {

@@ -93,7 +93,12 @@ impl QueuedRequest {
             return MaybeReady::ready(self.counted(denial));
         }
         if let Some((part, wait)) = self.part_with_queue() {
-            return MaybeReady::later(async move { self.wait(part, wait, None).await });
+            return MaybeReady::later(async move {
+                match self.denial_without_wait().await {
+                    Some(denial) => self.counted(denial),
+                    None => self.wait(part, wait, None).await,
+                }
+            });
         }
         match self.decide(self.operation) {
             MaybeReady::Ready(Some(decision)) if self.wait_after(&decision).is_none() => {
@@ -107,6 +112,14 @@ impl QueuedRequest {
                 }
             }),
         }
+    }
+
+    /// Returns the denial of a request that some rule would reject at the head of the queue. Such a
+    /// request must not take a place in the queue of another rule.
+    async fn denial_without_wait(&self) -> Option<Decision> {
+        let Counted::Rules(..) = self.counted else { return None };
+        let denial = self.peek(self.operation).await;
+        (!denial.is_allowed() && self.wait_after(&denial).is_none()).then_some(denial)
     }
 
     /// Waits in queues, and counts the last decision.
@@ -218,7 +231,7 @@ impl QueuedRequest {
             else {
                 return match denied {
                     Some(denied) => denied,
-                    None => self.decide_without_waiting(operation).await,
+                    None => self.decide_behind_queue(index, operation).await,
                 };
             };
             let (_head, denied_now) = match ticket.try_take_head() {
@@ -229,7 +242,7 @@ impl QueuedRequest {
                 // the request is checked again.
                 None => match timeout_at(until, ticket.take_head()).await {
                     Ok(head) => (head, None),
-                    Err(_) => return self.decide_without_waiting(operation).await,
+                    Err(_) => return self.decide_behind_queue(index, operation).await,
                 },
             };
             let mut decision = match denied_now {
@@ -259,14 +272,27 @@ impl QueuedRequest {
         }
     }
 
-    /// Decides a request that found the queue full, or that waited too long to reach its head.
+    /// Decides a request that found the queue of the part at `index` full, or that waited too long
+    /// to reach its head.
     ///
-    /// It peeks first. If the limits deny the request, nothing is charged, and units that come free
-    /// go to the queue.
-    async fn decide_without_waiting(&self, operation: Operation) -> Decision {
-        let peek = Operation { mode: Mode::Peek, reserves: false, ..operation };
-        let available = self.decide(peek).await;
-        if available.is_allowed() { self.decide(operation).await } else { available }
+    /// If the limits would allow the request, units have come free. They belong to the requests that
+    /// wait, so the first of them is woken and this one is denied. Otherwise a client that sends
+    /// often enough would take every unit before a request that waits.
+    async fn decide_behind_queue(&self, index: usize, operation: Operation) -> Decision {
+        let peeked = self.peek(operation).await;
+        if !peeked.is_allowed() {
+            return peeked;
+        }
+        let counters = self.counters(index);
+        if !peeked.origin().enforces() || !self.pipeline.wait_queues.has_waiting(counters) {
+            return self.decide(operation).await;
+        }
+        self.pipeline.wait_queues.notify_released(counters);
+        peeked.denied_behind_queue(index)
+    }
+
+    fn peek(&self, operation: Operation) -> MaybeReady<Decision> {
+        self.decide(Operation { mode: Mode::Peek, reserves: false, ..operation })
     }
 }
 

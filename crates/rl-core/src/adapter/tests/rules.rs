@@ -64,6 +64,29 @@ async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
     assert_eq!((waiting.await.is_allowed(), began.elapsed().as_secs()), (false, 1));
 }
 
+/// Fault: a request that another rule rejects waited in the queue, and kept its place from requests
+/// that could be served.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_another_rule_rejects_takes_no_place_in_a_queue() {
+    let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 2 };
+    let keys = Rule::named("keys").per(Identified).limit(Limit::per_hour(1));
+    let fleet = Rule::named("fleet").limit("2/30s".parse().unwrap()).on_over_limit(wait);
+    let http = under_rules(Rules::new().rule(keys).rule(fleet));
+    let decide = |id: &str| admit(&http, &request().identified(Subject::consumer(id)), None).0;
+    assert!(ready(decide("a")).is_allowed() && ready(decide("b")).is_allowed());
+    let mut waiting = decide("c");
+    let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    let began = Instant::now();
+    for _ in 0..3 {
+        assert!(!decide("a").await.is_allowed());
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let served = decide("d");
+    assert!(waiting.await.is_allowed() && served.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(30));
+}
+
 /// Fault: a handler set the cost under one rule, and then changed the cost under all rules. That
 /// change restored the cost that was charged at first under the one rule.
 #[tokio::test]

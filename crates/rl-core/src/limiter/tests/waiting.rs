@@ -5,11 +5,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, advance, timeout};
 
-use crate::decision::RetryAfter;
+use crate::decision::{Decision, RetryAfter};
 use crate::limiter::RateLimiter;
 use crate::limiter::tests::{Delayed, on_tokio_time};
+use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
 use crate::observe::{DecisionEvent, Observer};
 use crate::policy::Policy;
@@ -100,6 +101,40 @@ async fn a_cancelled_wait_frees_its_place_in_the_queue() {
     assert_eq!(began.elapsed(), Duration::from_secs(1));
     assert!(fourth.await.is_allowed());
     assert_eq!(began.elapsed(), Duration::from_secs(2));
+    assert!(no_request_waits(&limiter));
+}
+
+/// Fault: a request that found the queue full took the unit that had just come free. A client that
+/// sent often enough took all units before the requests that waited.
+#[tokio::test(start_paused = true)]
+async fn a_unit_that_comes_free_belongs_to_the_queue_even_if_it_is_full() {
+    let limiter = limiter(Limit::per_second(1));
+    let rule = |name: &str| limiter.namespace().rule(name).unwrap();
+    let (fleet, keys) = (rule("fleet"), rule("keys"));
+    let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+    let (of_fleet, of_key, all, key) = (of("9/second"), of("1/second"), alice(), alice());
+    let parts = [
+        Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet),
+        Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
+    ];
+    let of_one = || limiter.request(&key).wait(LONG, 1).check();
+    let of_parts = || limiter.request(&parts).wait(LONG, 1).check();
+    let check: [&dyn Fn() -> MaybeReady<Decision>; 2] = [&of_one, &of_parts];
+    for check in check {
+        assert!(check().await.is_allowed());
+        let mut first = check();
+        begin(&mut first).await;
+        advance(Duration::from_secs(1)).await;
+        let late = check().await;
+        assert_eq!(late.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+        let [remaining, charged] = [late.limits().next().unwrap().remaining(), late.charged()];
+        assert_eq!((late.is_allowed(), remaining, charged), (false, 0, 0));
+        assert_eq!(late.reported_part(), usize::from(late.has_parts()));
+        assert!(first.await.is_allowed());
+        // The unit of the next second goes to the request that enters the queue now.
+        advance(Duration::from_secs(1)).await;
+        assert!(check().await.is_allowed());
+    }
     assert!(no_request_waits(&limiter));
 }
 
