@@ -222,3 +222,37 @@ fn a_path_without_a_slash_avoids_no_rule_on_actix() {
         }
     });
 }
+
+/// A gateway forwards each request to a URL, in which a backslash is a slash. Returns how many of six
+/// requests with each path reach `/login` behind it, where a rule allows three per hour.
+#[tokio::test]
+async fn a_backslash_avoids_no_rule_of_a_gateway() {
+    async fn forward(request: Request) -> String {
+        let target = format!("http://upstream{}", request.uri());
+        reqwest::Url::parse(&target).map_or_else(|error| error.to_string(), |url| url.path().into())
+    }
+    for path in
+        ["/login", "/x\\..\\login", "/x/..\\login", "/pub/a\\..\\..\\login", "/pub/%2e.\\login"]
+    {
+        let login = Match::new().path("/login");
+        let rule = |name: &str| Rule::named(name).per(ClientAddress::default());
+        let all = Rules::new().rule(rule("all").limit(Limit::per_hour(3)));
+        for rules in [
+            Rules::new().rule(rule("login").matching(login).limit(Limit::per_hour(3))),
+            all.exempt(Match::new().path("/pub/{*rest}")),
+        ] {
+            let store = MemoryStore::builder().clock(new_year()).build();
+            let limiter = RateLimiter::builder().rules(rules).store(store).build().unwrap();
+            let gateway = Router::new().fallback(forward).layer(RateLimitLayer::new(limiter));
+            let site = axum_web::serve(gateway);
+            let mut reached = 0;
+            for _ in 0..6 {
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+                let answer = site.send(request).await;
+                reached += usize::from(answer.ends_with(b"/login"));
+            }
+            assert_eq!(reached, 3, "{path}");
+        }
+    }
+}

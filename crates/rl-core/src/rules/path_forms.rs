@@ -11,6 +11,10 @@ const MAX_FORMS: usize = 12;
 /// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
 const MAX_LEN: usize = 32 * 1_024;
 
+/// The steps with which services read a path. A step that changes nothing returns the path itself.
+const STEPS: [fn(&str) -> Cow<'_, str>; 5] =
+    [decode_most, decode_all, merge_slashes, resolve_dots, read_in_url];
+
 /// A path, and all other forms in which a service may read it.
 ///
 /// actix-web decodes `/%6Cogin` before it looks for the route, some middleware merges slashes or
@@ -20,7 +24,8 @@ const MAX_LEN: usize = 32 * 1_024;
 /// * decoding everything except `%2F`, `%2B` and `%25`, as actix-web does,
 /// * decoding everything,
 /// * merging slashes, and removing the last one,
-/// * resolving dots.
+/// * resolving dots,
+/// * reading the path as a part of a URL, as handlers do that forward the request to a URL.
 ///
 /// A plain path has one form, and needs no allocation.
 ///
@@ -39,7 +44,7 @@ pub(super) struct PathForms<'a> {
 impl<'a> PathForms<'a> {
     pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
         let sent = sent.into();
-        let is_plain = !sent.contains('%')
+        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%\\?#".contains(&byte))
             && !sent.contains("//")
             && !sent.contains("/.")
             && (&*sent == "/" || !sent.ends_with('/'));
@@ -58,7 +63,8 @@ impl<'a> PathForms<'a> {
 
     /// Adds the other forms. Returns false if they are too many or too long.
     ///
-    /// Each step makes a path shorter or leaves it as it is, so the search ends.
+    /// Each step makes a path shorter, replaces backslashes or leaves it as it is, so the search
+    /// ends.
     #[cold]
     fn find_others(&mut self) -> bool {
         let mut len = self.sent.len();
@@ -68,9 +74,7 @@ impl<'a> PathForms<'a> {
         let mut done = 0;
         while done <= self.others.len() {
             let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
-            let next =
-                [decode_most(form), decode_all(form), merge_slashes(form), resolve_dots(form)];
-            let next = next.map(|form| match form {
+            let next = STEPS.map(|step| match step(form) {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(form) => Some(form),
             });
@@ -159,6 +163,20 @@ fn merge_slashes(path: &str) -> Cow<'_, str> {
     Cow::Owned(merged)
 }
 
+/// Reads a path as a part of a URL, by the rules of browsers (the URL standard of WHATWG): a
+/// backslash is a slash, tabs and line breaks are left out, and so are spaces and control characters
+/// at the end. The path ends before `?` or `#`, and for programs in C before a zero byte.
+fn read_in_url(path: &str) -> Cow<'_, str> {
+    let end = path.find(['?', '#', '\0']).unwrap_or(path.len());
+    let read = path[..end].trim_end_matches(|character| character <= ' ');
+    let is_left_out = |character: &char| matches!(character, '\t' | '\n' | '\r');
+    if read.len() == path.len() && !read.contains(['\\', '\t', '\n', '\r']) {
+        return Cow::Borrowed(path);
+    }
+    let slash = |character| if character == '\\' { '/' } else { character };
+    Cow::Owned(read.chars().filter(|character| !is_left_out(character)).map(slash).collect())
+}
+
 /// Resolves `.` and `..` like RFC 3986: `/a/../b/.` is `/b/`.
 fn resolve_dots(path: &str) -> Cow<'_, str> {
     if !path.split('/').any(|segment| segment == "." || segment == "..") {
@@ -224,6 +242,28 @@ mod tests {
         assert!(forms("//%61%2Fb/../%252e/").contains(&"/a%2Fb/../%252e".to_owned()));
     }
 
+    /// Fault: a handler that forwards a request with a client of the URL standard reached a path that
+    /// was none of the forms.
+    #[test]
+    fn a_path_is_also_read_as_a_part_of_a_url() {
+        assert_eq!(forms("/a\\b"), ["/a/b", "/a\\b"]);
+        for path in [
+            "/x\\..\\login",
+            "/pub/..\\..\\login",
+            "/pub/%2e.\\login",
+            "/x%5c..%5clogin",
+            "/lo%09gin",
+            "/pub/.%0a./login",
+            "/login%20",
+            "/login%23x",
+            "/login%3fx",
+            "/login%00x",
+        ] {
+            assert!(forms(path).contains(&"/login".to_owned()), "{path}: {:?}", forms(path));
+        }
+        assert_eq!(forms("/a b/c"), ["/a b/c"]);
+    }
+
     #[test]
     fn escapes_that_are_not_valid_stay_as_they_are() {
         for path in ["/%", "/%zz", "/%4", "/%+1", "/a%2Fb%25"] {
@@ -260,14 +300,13 @@ mod tests {
     proptest! {
         #[test]
         fn forms_are_distinct_and_each_step_leads_to_another_one(
-            path in "/([a%/.]|%2[fF5eE]|//|/\\.){0,12}",
+            path in r"/([a%/.?\\]|%2[fF5eE3]|%5C|//|/\.){0,12}",
         ) {
             let forms = PathForms::new(&path);
             let all: Vec<&str> = forms.iter().collect();
             for (place, form) in all.iter().enumerate() {
                 prop_assert!(!all[..place].contains(form));
-                let steps = [decode_most, decode_all, merge_slashes, resolve_dots];
-                for step in steps.into_iter().filter(|_| forms.is_complete()) {
+                for step in STEPS.into_iter().filter(|_| forms.is_complete()) {
                     prop_assert!(all.contains(&&*step(form)));
                 }
             }

@@ -28,7 +28,8 @@ const MAX_OVERRIDES: usize = 12;
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
 /// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
-///   segments and a slash at the end are removed, or not; dot segments are resolved, or not. A path
+///   segments and a slash at the end are removed, or not; dot segments are resolved, or not; a
+///   backslash is a slash in a URL to which a handler forwards, or not. A path
 ///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
 ///   before and after each step. A path with more than 12 forms, or with more than 32 KiB of
@@ -49,7 +50,7 @@ const MAX_OVERRIDES: usize = 12;
 ///   names more than 12 hosts, or in more than 4 KiB of text.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`. A rule for `GET` also
 ///   applies to `CONNECT`, with which a client opens a WebSocket over HTTP/2. An exemption of `GET`
-///   does not.
+///   does not. A rule ignores the case of a method that a client sends, and an exemption does not.
 /// * gRPC services of tonic ignore the method. So each of their requests matches a rule as `POST`,
 ///   and as what the client sent; an exemption has to match both. The feature `tonic` of `rl-tower`
 ///   recognizes these services.
@@ -105,6 +106,9 @@ impl Match {
     }
 
     /// Adds a header that the request must have. Each header that is added is required.
+    ///
+    /// Each rule with the header reads all of its lines. actix-web does not bound their number over
+    /// HTTP/2, so a proxy in front of it should.
     pub fn header(mut self, name: impl AsRef<str>) -> Self {
         self.headers.push((name.as_ref().into(), None));
         self
@@ -211,12 +215,16 @@ impl CompiledMatch {
 
     /// Returns whether a method of the request matches, or one with which the client overrides it.
     fn may_match_method(&self, request: &RequestView<'_>) -> bool {
+        // Some handlers ignore the case of a method.
         let may_match = |method: &str| {
-            self.matches_method(method) || method == "CONNECT" && self.matches_method("GET")
+            let is = |known: &str| known.eq_ignore_ascii_case(method);
+            let is_get = is("GET") || is("HEAD") || is("CONNECT");
+            self.methods.is_empty()
+                || self.methods.iter().any(|known| is(known) || is_get && &**known == "GET")
         };
         request.methods().iter().any(|method| may_match(method))
             || request.overrides().len() > MAX_OVERRIDES
-            || request.overrides().iter().any(|method| self.matches_method(method))
+            || request.overrides().iter().any(|method| may_match(method))
     }
 
     fn matches_method(&self, method: &str) -> bool {
