@@ -186,7 +186,8 @@ impl<'a> LimiterRequest<'a> {
     /// Charges the largest number `n` of units that all limits grant, and at most the cost. Denies
     /// the request if `n` is zero.
     ///
-    /// Each part is charged `n` units, or its cost if that is less.
+    /// Each part is charged `n` units, or its cost if that is less. Parts with the same subject and
+    /// namespace count as one part with the sum of their costs.
     ///
     /// # Examples
     ///

@@ -6,7 +6,7 @@
 //!    state and at the same time. It charges all of the limits or none. No other operation on the
 //!    subjects happens in between. A store may refuse requests of several parts
 //!    ([`DecideRequest::sole_part`]).
-//! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
+//! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`, or `c` is 0.
 //! 3. **A denial changes nothing**: it charges no limit and opens no window.
 //! 4. **One clock.** A store makes all decisions on its own clock. A clock that steps back grants
 //!    nothing: no decision uses an earlier time than the last charge. Waits and resets count
