@@ -112,17 +112,18 @@ impl Request {
             && pairs.all(|(one, other)| one.policy == other.policy)
     }
 
-    /// Returns the decisions on a request that the cached denial of one part denies.
-    pub(crate) fn denied_by(&self, denied: usize, denial: Decision) -> GroupDecisions {
-        if self.parts.len() == 1 {
-            return smallvec![denial];
-        }
-        let at = denial.at();
+    /// Returns the decisions on a request that the cached denials of these parts deny, of which the
+    /// one with the longest wait counts. Returns `None` if there is no denial.
+    pub(crate) fn denied_by(
+        &self,
+        cached: impl IntoIterator<Item = (usize, Decision)>,
+    ) -> Option<GroupDecisions> {
+        let (denied, denial) = cached.into_iter().max_by_key(|(_, denial)| denial.retry_after())?;
         let decision = |(index, part): (usize, &RequestPart)| match index == denied {
             true => denial.clone(),
-            false => part.unknown_status(at).with_origin(Origin::LocalDeny),
+            false => part.unknown_status(denial.at()).with_origin(Origin::LocalDeny),
         };
-        self.parts.iter().enumerate().map(decision).collect()
+        Some(self.parts.iter().enumerate().map(decision).collect())
     }
 }
 

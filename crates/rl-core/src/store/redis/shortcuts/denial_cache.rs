@@ -91,19 +91,21 @@ impl<S: Layer> DenialCache<S> {
     ///
     /// # Errors
     ///
-    /// Returns the decisions on a request that a cached denial of an enforced part denies.
+    /// Returns the decisions on a request that a cached denial of an enforced part denies. If there
+    /// are several, the one with the longest wait denies it.
     fn look_up_parts(&self, request: &Request) -> Result<Stamps, Box<GroupDecisions>> {
-        let mut stamps = Stamps::new();
+        let (mut stamps, mut denials) = (Stamps::new(), SmallVec::<[_; 1]>::new());
         for (index, part) in request.parts.iter().enumerate() {
             stamps.push(match request.plain_check(part).map(|check| self.lookup(check)) {
-                Some(Lookup::Denied(denial)) if !part.is_shadow => {
-                    return Err(Box::new(request.denied_by(index, denial)));
-                }
                 Some(Lookup::Unknown(stamp)) => stamp,
+                Some(Lookup::Denied(denial)) if !part.is_shadow => {
+                    denials.push((index, denial));
+                    None
+                }
                 Some(Lookup::Denied(_)) | None => None,
             });
         }
-        Ok(stamps)
+        request.denied_by(denials).map_or(Ok(stamps), |denied| Err(Box::new(denied)))
     }
 
     /// Caches a denial by the server. If the server has allowed the request, removes an older
@@ -142,11 +144,11 @@ impl<S: Layer> DenialCache<S> {
     /// an overload.
     pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
         let (denials, now) = (self.denials.as_ref()?, self.clock.now());
-        request.parts.iter().enumerate().find_map(|(index, part)| {
+        let promised = request.parts.iter().enumerate().filter_map(|(index, part)| {
             let check = request.plain_check(part).filter(|_| !part.is_shadow)?;
-            let denial = denials.promised(check, now)?;
-            Some(request.denied_by(index, denial))
-        })
+            Some((index, denials.promised(check, now)?))
+        });
+        request.denied_by(promised)
     }
 }
 
@@ -334,7 +336,8 @@ mod tests {
     use crate::model::{Limit, Subject};
     use crate::policy::Policy;
     use crate::store::Namespace;
-    use crate::store::redis::test_layer::{TestLayer, check, deny, keyed};
+    use crate::store::redis::layer::RequestPart;
+    use crate::store::redis::test_layer::{TestLayer, check, check_all, deny, keyed};
     use crate::time::{ManualClock, Timestamp};
 
     #[tokio::test]
@@ -357,5 +360,27 @@ mod tests {
         cache.invalidate_after([alice.key], done()).await.unwrap();
         decide().await;
         assert_eq!(inner.decisions(), 3, "the reset has invalidated the second denial");
+    }
+
+    /// Fault: the first cached denial decided, although another part had to wait longer.
+    #[tokio::test]
+    async fn the_cached_denial_with_the_longest_wait_decides() {
+        let clock = Arc::new(ManualClock::default());
+        clock.set(Timestamp::from_secs(1_000));
+        let waits = |part: &RequestPart| {
+            if part.subject.subject == Subject::user("alice") { 300 } else { 800 }
+        };
+        let inner = TestLayer::new(move |part| deny(part, Duration::from_millis(waits(part))));
+        let cache =
+            DenialCache::new(inner.clone(), true, Arc::new(MonotonicClock::new(Some(clock))));
+        let policy = Policy::new([Limit::per_second(1)]).unwrap();
+        let both = ["alice", "bob"].map(|id| keyed(&Namespace::default(), &Subject::user(id)));
+        for one in &both {
+            cache.decide(check(one, &policy, 1)).await.unwrap();
+        }
+        let parts = cache.decide(check_all(&both, &policy, 1)).await.unwrap();
+        let expected = [RetryAfter::Now, RetryAfter::In(Duration::from_millis(800))];
+        let waits: Vec<_> = parts.iter().map(Decision::retry_after).collect();
+        assert_eq!((&waits[..], inner.decisions()), (&expected[..], 2));
     }
 }
