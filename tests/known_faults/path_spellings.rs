@@ -256,3 +256,40 @@ async fn a_backslash_avoids_no_rule_of_a_gateway() {
         }
     }
 }
+
+/// A gateway removes or adds a prefix, and the client of its URL resolves `..` from there.
+#[tokio::test]
+async fn dot_segments_avoid_no_rule_of_a_gateway_with_another_root() {
+    for (rule, removed, added, paths) in [
+        (
+            "/proxy/login",
+            "/proxy",
+            "",
+            ["/proxy/login", "/proxy/../login", "/proxy/x/%2e%2e/../login"],
+        ),
+        ("/login", "", "/v1", ["/login", "/../v1/login", "/x/../../v1/login"]),
+        ("/login", "", "", ["/login;v=1", "/x/..;/login", "/x;v=1/../login"]),
+    ] {
+        for path in paths {
+            let forward = async move |request: Request| {
+                let path = request.uri().path().strip_prefix(removed).unwrap_or_default();
+                // Servlet containers remove parameters before they resolve the dots.
+                let path: Vec<_> =
+                    path.split('/').map(|part| part.split(';').next().unwrap()).collect();
+                let url = reqwest::Url::parse(&format!("http://upstream{added}{}", path.join("/")));
+                url.unwrap().path().to_owned()
+            };
+            let limiter = get_limiter(rule);
+            let gateway = Router::new().fallback(forward).layer(RateLimitLayer::new(limiter));
+            let site = axum_web::serve(gateway);
+            let mut reached = 0;
+            for _ in 0..6 {
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+                let answer = site.send(request).await;
+                reached += usize::from(answer.ends_with(format!("{added}/login").as_bytes()));
+            }
+            assert_eq!(reached, 3, "{path}");
+        }
+    }
+}

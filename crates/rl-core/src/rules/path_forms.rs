@@ -12,8 +12,8 @@ const MAX_FORMS: usize = 12;
 const MAX_LEN: usize = 32 * 1_024;
 
 /// The steps with which services read a path. A step that changes nothing returns the path itself.
-const STEPS: [fn(&str) -> Cow<'_, str>; 5] =
-    [decode_most, decode_all, merge_slashes, resolve_dots, read_in_url];
+const STEPS: [fn(&str) -> Cow<'_, str>; 6] =
+    [decode_most, decode_all, merge_slashes, remove_dots, remove_parameters, read_in_url];
 
 /// A path, and all other forms in which a service may read it.
 ///
@@ -24,27 +24,28 @@ const STEPS: [fn(&str) -> Cow<'_, str>; 5] =
 /// * decoding everything except `%2F`, `%2B` and `%25`, as actix-web does,
 /// * decoding everything,
 /// * merging slashes, and removing the last one,
-/// * resolving dots,
+/// * removing `.` segments, and parameters of segments,
 /// * reading the path as a part of a URL, as handlers do that forward the request to a URL.
 ///
 /// A plain path has one form, and needs no allocation.
 ///
-/// A path that does not begin with a slash, such as `login` over HTTP/2, `*` or an empty one, may
-/// have any form: a service that forwards it completes it in its own way.
+/// A path may have any form if it does not begin with a slash, such as `login` over HTTP/2, `*` or an
+/// empty one: a service that forwards it completes it in its own way. So may a path with `..` in one
+/// of its forms. A handler that adds or removes a prefix resolves it to another path than one that
+/// does not, because `..` ends at the root.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
     sent: Cow<'a, str>,
     /// The forms that differ from `sent` and from each other.
     others: Vec<String>,
-    /// Whether all forms were found. Otherwise they are too many or too long, or not known because
-    /// the path does not begin with a slash.
+    /// Whether all forms were found. Otherwise they are too many or too long, or not known.
     is_complete: bool,
 }
 
 impl<'a> PathForms<'a> {
     pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
         let sent = sent.into();
-        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%\\?#".contains(&byte))
+        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%;\\?#".contains(&byte))
             && !sent.contains("//")
             && !sent.contains("/.")
             && (&*sent == "/" || !sent.ends_with('/'));
@@ -61,7 +62,7 @@ impl<'a> PathForms<'a> {
         Self { sent: Cow::Borrowed(""), others: Vec::new(), is_complete: false }
     }
 
-    /// Adds the other forms. Returns false if they are too many or too long.
+    /// Adds the other forms. Returns false if they are too many or too long, or if one contains `..`.
     ///
     /// Each step makes a path shorter, replaces backslashes or leaves it as it is, so the search
     /// ends.
@@ -74,6 +75,9 @@ impl<'a> PathForms<'a> {
         let mut done = 0;
         while done <= self.others.len() {
             let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
+            if form.split('/').any(|segment| segment == "..") {
+                return false;
+            }
             let next = STEPS.map(|step| match step(form) {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(form) => Some(form),
@@ -177,27 +181,25 @@ fn read_in_url(path: &str) -> Cow<'_, str> {
     Cow::Owned(read.chars().filter(|character| !is_left_out(character)).map(slash).collect())
 }
 
-/// Resolves `.` and `..` like RFC 3986: `/a/../b/.` is `/b/`.
-fn resolve_dots(path: &str) -> Cow<'_, str> {
-    if !path.split('/').any(|segment| segment == "." || segment == "..") {
+/// Removes `.` segments: `/a/./b/.` is `/a/b/`.
+fn remove_dots(path: &str) -> Cow<'_, str> {
+    if !path.split('/').any(|segment| segment == ".") {
         return Cow::Borrowed(path);
     }
-    let mut segments: Vec<&str> = Vec::new();
-    let mut is_directory = false;
-    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
-        is_directory = segment == "." || segment == "..";
-        match segment {
-            "." => {}
-            ".." => {
-                segments.pop();
-            }
-            segment => segments.push(segment),
-        }
-    }
-    if is_directory {
+    let mut segments: Vec<&str> = path.split('/').filter(|segment| *segment != ".").collect();
+    if path.ends_with("/.") {
         segments.push("");
     }
-    Cow::Owned(format!("/{}", segments.join("/")))
+    Cow::Owned(segments.join("/"))
+}
+
+/// Removes the parameters of segments, as servlet containers do: `/a;v=1/b` is `/a/b`.
+fn remove_parameters(path: &str) -> Cow<'_, str> {
+    if !path.contains(';') {
+        return Cow::Borrowed(path);
+    }
+    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
 }
 
 #[cfg(test)]
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_plain_path_has_one_form() {
-        for path in ["/", "/a", "/a/b.c", "/a;b=c/d+e"] {
+        for path in ["/", "/a", "/a/b.c", "/a:b=c/d+e"] {
             assert_eq!(forms(path), [path]);
         }
         assert_eq!(forms("/.well-known/..."), ["/.well-known/..."]);
@@ -235,11 +237,36 @@ mod tests {
         assert_eq!(forms("/a/"), ["/a", "/a/"]);
         assert_eq!(forms("/a%20b"), ["/a b", "/a%20b"]);
         assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/a%2Fb", "/a/b"]);
-        assert_eq!(forms("/%61/.."), ["/", "/%61/..", "/a/.."]);
-        // The dots are resolved before the letter is decoded, or after it, or not at all.
-        assert_eq!(forms("/../%2e/%6c"), ["/%2e/%6c", "/../%2e/%6c", "/.././l", "/./l", "/l"],);
+        // The dot is removed before the letter is decoded, or after it, or not at all.
+        assert_eq!(forms("/./%6c"), ["/%6c", "/./%6c", "/./l", "/l"]);
+        assert_eq!(forms("/a;v=1/b;c"), ["/a/b", "/a;v=1/b;c"]);
         assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2e", "/."]);
-        assert!(forms("//%61%2Fb/../%252e/").contains(&"/a%2Fb/../%252e".to_owned()));
+        assert!(forms("//%61%2Fb/%252e/").contains(&"/a%2Fb/%252e".to_owned()));
+    }
+
+    /// Fault: `..` was resolved from the root of the path, and a handler that removes or adds a prefix
+    /// resolved it from another one.
+    #[test]
+    fn a_path_with_a_parent_segment_in_some_form_may_have_any_form() {
+        for path in [
+            "/files/../secret",
+            "/files/%2e%2e/secret",
+            "/files/.%2E%2fsecret",
+            "/files/%252e./secret",
+            "/files/..",
+            "/x\\..\\login",
+            "/x/..\\login",
+            "/pub/%2e.\\login",
+            "/x%5c..%5clogin",
+            "/pub/.%0a./login",
+            "/x/..;/login",
+            "/x/..;v=1/login",
+        ] {
+            assert!(!PathForms::new(path).is_complete(), "{path}");
+        }
+        for path in ["/a/...", "/a..b/..c", "/..."] {
+            assert!(PathForms::new(path).is_complete(), "{path}");
+        }
     }
 
     /// Fault: a handler that forwards a request with a client of the URL standard reached a path that
@@ -247,18 +274,8 @@ mod tests {
     #[test]
     fn a_path_is_also_read_as_a_part_of_a_url() {
         assert_eq!(forms("/a\\b"), ["/a/b", "/a\\b"]);
-        for path in [
-            "/x\\..\\login",
-            "/pub/..\\..\\login",
-            "/pub/%2e.\\login",
-            "/x%5c..%5clogin",
-            "/lo%09gin",
-            "/pub/.%0a./login",
-            "/login%20",
-            "/login%23x",
-            "/login%3fx",
-            "/login%00x",
-        ] {
+        for path in ["/\\login", "/lo%09gin", "/login%20", "/login%23x", "/login%3fx", "/login%00x"]
+        {
             assert!(forms(path).contains(&"/login".to_owned()), "{path}: {:?}", forms(path));
         }
         assert_eq!(forms("/a b/c"), ["/a b/c"]);
@@ -300,7 +317,7 @@ mod tests {
     proptest! {
         #[test]
         fn forms_are_distinct_and_each_step_leads_to_another_one(
-            path in r"/([a%/.?\\]|%2[fF5eE3]|%5C|//|/\.){0,12}",
+            path in r"/([a%/.;?\\]|%2[fF5eE3]|%5C|//|/\.){0,12}",
         ) {
             let forms = PathForms::new(&path);
             let all: Vec<&str> = forms.iter().collect();

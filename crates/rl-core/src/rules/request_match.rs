@@ -1,6 +1,6 @@
 //! The requests to which a rule applies.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,6 +16,10 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
 /// The number of overridden methods of a request that are compared.
 const MAX_OVERRIDES: usize = 12;
 
+/// The number of rules that read the key of a request. A path may have any form, and a key 64 KiB:
+/// without a bound, a client would make every rule read it.
+const MAX_APPLIED: usize = 32;
+
 /// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
 ///
 /// A request has to satisfy each kind of condition that is set. If a kind has several values, such
@@ -28,13 +32,13 @@ const MAX_OVERRIDES: usize = 12;
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
 /// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
-///   segments and a slash at the end are removed, or not; dot segments are resolved, or not; a
-///   backslash is a slash in a URL to which a handler forwards, or not. A path
+///   segments and a slash at the end are removed, or not; `.` segments and parameters (`;v=1`) are
+///   removed, or not; a backslash is a slash in a URL to which a handler forwards, or not. A path
 ///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
 ///   before and after each step. A path with more than 12 forms, or with more than 32 KiB of
 ///   them, matches every rule, and no exemption. So does a path without a slash at its start, such
-///   as that of `OPTIONS *`.
+///   as that of `OPTIONS *`, and a path with a `..` segment, encoded or not.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
 ///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
@@ -354,6 +358,8 @@ pub(super) struct RequestView<'a> {
     hosts: OnceCell<RequestHosts>,
     overrides: OnceCell<Vec<String>>,
     address: OnceCell<Option<IpAddr>>,
+    /// The number of rules that apply to the request.
+    applied: Cell<usize>,
 }
 
 impl<'a> RequestView<'a> {
@@ -367,6 +373,7 @@ impl<'a> RequestView<'a> {
             hosts: OnceCell::new(),
             overrides: OnceCell::new(),
             address: OnceCell::new(),
+            applied: Cell::new(0),
         }
     }
 
@@ -410,6 +417,12 @@ impl<'a> RequestView<'a> {
             }
             methods
         })
+    }
+
+    /// Counts a rule that applies. Returns whether it may read the key of the request.
+    pub(super) fn may_apply(&self) -> bool {
+        self.applied.set(self.applied.get() + 1);
+        self.applied.get() <= MAX_APPLIED
     }
 
     /// Returns whether the client's address is unknown because the server does not know the peer of
@@ -640,6 +653,7 @@ mod tests {
         let site = ClientAddress::new(ClientIp::default().nat64("2001:db8:64::/96").unwrap());
         for (text, expected) in [
             (Match::new().method("post"), "method \"post\": expected a method in upper case"),
+            (Match::new().path("/a/../b"), "path \"/a/../b\": expected a path that begins with"),
             (Match::new().path("login"), "path \"login\": expected a path that begins with `/`"),
             (Match::new().host("a b"), "host \"a b\": expected a host without its port"),
             (Match::new().host("."), "host \".\": expected a host without its port"),

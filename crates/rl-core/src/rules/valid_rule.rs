@@ -173,6 +173,9 @@ impl ValidRule {
         if applies == Applies::No {
             return Ok(None);
         }
+        if !view.may_apply() {
+            return Err(Uncounted::TooManyRules);
+        }
         let is_fault_of_server = if applies == Applies::IfAddressMatches {
             view.lacks_peer()
         } else {
