@@ -25,7 +25,7 @@ pub(super) struct FakeRedis {
     is_held: watch::Sender<bool>,
     /// The number of script calls.
     calls: AtomicUsize,
-    /// The number of replies that were sent.
+    /// The number of replies to script calls that were sent.
     replies: AtomicUsize,
     /// The reply to `CLUSTER SLOTS`.
     slots: Mutex<String>,
@@ -81,7 +81,7 @@ impl FakeRedis {
         self.is_held.send_replace(is_held);
     }
 
-    /// Returns the number of replies that were sent.
+    /// Returns the number of replies to script calls that were sent.
     pub(super) fn replies(&self) -> usize {
         self.replies.load(Ordering::SeqCst)
     }
@@ -101,24 +101,24 @@ impl FakeRedis {
     /// Reads the commands of a connection, and replies to them in their order.
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         let (reader, mut writer) = stream.into_split();
-        let (sender, mut replies) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        let (sender, mut replies) = mpsc::unbounded_channel::<(Instant, Vec<u8>, bool)>();
         let server = Arc::clone(&self);
         tokio::spawn(async move {
             let mut is_held = server.is_held.subscribe();
-            while let Some((at, reply)) = replies.recv().await {
+            while let Some((at, reply, is_call)) = replies.recv().await {
                 let _ = timeout_at(at, std::future::pending::<()>()).await;
                 let _ = is_held.wait_for(|is_held| !is_held).await;
                 if !server.is_silent.load(Ordering::SeqCst) {
                     let _ = writer.write_all(&reply).await;
-                    server.replies.fetch_add(1, Ordering::SeqCst);
+                    server.replies.fetch_add(usize::from(is_call), Ordering::SeqCst);
                 }
             }
         });
         let mut reader = BufReader::new(reader);
         while let Some(command) = read_command(&mut reader).await {
-            let reply = self.reply(&command);
+            let (reply, is_call) = (self.reply(&command), command[0] == b"EVALSHA");
             let delay = Duration::from_micros(self.delay.load(Ordering::SeqCst));
-            let _ = sender.send((Instant::now() + delay, reply));
+            let _ = sender.send((Instant::now() + delay, reply, is_call));
         }
     }
 
