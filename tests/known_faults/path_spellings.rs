@@ -11,7 +11,6 @@ use axum::Router;
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::routing::{any, get};
-use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Uri};
 use rl_actix::RateLimit;
 use rl_core::key::ClientAddress;
@@ -161,7 +160,7 @@ fn get_limiter(path: &str) -> RateLimiter {
     RateLimiter::builder().rules(rules).store(store).build().unwrap()
 }
 
-/// Returns the requests of six that are not denied.
+/// Sends six requests. Returns how many are not denied.
 async fn served_by_axum(path: &str, method: Method, target: &Uri) -> usize {
     let peer: std::net::SocketAddr = "192.0.2.1:9".parse().unwrap();
     let router =
@@ -178,16 +177,11 @@ async fn served_by_axum(path: &str, method: Method, target: &Uri) -> usize {
     served
 }
 
-/// Over HTTP/2, a client may send a path without a slash, or none. A handler that forwards requests
-/// completes it.
+/// A handler that forwards requests completes a path without a slash. `http` 1 refuses all of them
+/// except `*`; the version of actix-web accepts more.
 #[tokio::test]
 async fn a_path_without_a_slash_avoids_no_rule_on_axum() {
-    for path in ["", "*", "login"] {
-        let mut target = http::uri::Parts::default();
-        target.path_and_query = PathAndQuery::try_from(path).ok();
-        let Ok(target) = Uri::from_parts(target) else { continue };
-        assert_eq!(served_by_axum("/login", Method::GET, &target).await, 3, "{path:?}");
-    }
+    assert_eq!(served_by_axum("/login", Method::GET, &Uri::from_static("*")).await, 3);
 }
 
 /// Over HTTP/2, a client opens a WebSocket with `CONNECT` and a path.
@@ -205,8 +199,8 @@ fn a_path_without_a_slash_avoids_no_rule_on_actix() {
     actix_web::rt::System::new().block_on(async {
         for path in ["", "*", "login"] {
             let mut target = Parts::default();
-            target.path_and_query = PathAndQuery::try_from(path).ok();
-            let Ok(target) = Uri::from_parts(target) else { continue };
+            target.path_and_query = Some(PathAndQuery::try_from(path).unwrap());
+            let target = Uri::from_parts(target).unwrap();
             let limit = RateLimit::new(get_limiter("/login"));
             let app = App::new().default_service(web::to(async || "forwarded")).wrap(limit);
             let app = init_service(app).await;
@@ -223,8 +217,18 @@ fn a_path_without_a_slash_avoids_no_rule_on_actix() {
     });
 }
 
-/// A gateway forwards each request to a URL, in which a backslash is a slash. Returns how many of six
-/// requests with each path reach `/login` behind it, where a rule allows three per hour.
+/// Sends six requests with a path. Returns how many responses end with the path `target`, which a
+/// gateway has reached.
+async fn reaching(site: &Site, path: &str, target: &str) -> usize {
+    let mut reached = 0;
+    for _ in 0..6 {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        reached += usize::from(site.send(request).await.ends_with(target.as_bytes()));
+    }
+    reached
+}
+
+/// A gateway forwards each request to a URL, in which a backslash is a slash.
 #[tokio::test]
 async fn a_backslash_avoids_no_rule_of_a_gateway() {
     async fn forward(request: Request) -> String {
@@ -245,14 +249,7 @@ async fn a_backslash_avoids_no_rule_of_a_gateway() {
             let limiter = RateLimiter::builder().rules(rules).store(store).build().unwrap();
             let gateway = Router::new().fallback(forward).layer(RateLimitLayer::new(limiter));
             let site = axum_web::serve(gateway);
-            let mut reached = 0;
-            for _ in 0..6 {
-                let request =
-                    format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-                let answer = site.send(request).await;
-                reached += usize::from(answer.ends_with(b"/login"));
-            }
-            assert_eq!(reached, 3, "{path}");
+            assert_eq!(reaching(&site, path, "/login").await, 3, "{path}");
         }
     }
 }
@@ -282,13 +279,7 @@ async fn dot_segments_avoid_no_rule_of_a_gateway_with_another_root() {
             let limiter = get_limiter(rule);
             let gateway = Router::new().fallback(forward).layer(RateLimitLayer::new(limiter));
             let site = axum_web::serve(gateway);
-            let mut reached = 0;
-            for _ in 0..6 {
-                let request =
-                    format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-                let answer = site.send(request).await;
-                reached += usize::from(answer.ends_with(format!("{added}/login").as_bytes()));
-            }
+            let reached = reaching(&site, path, &format!("{added}/login")).await;
             assert_eq!(reached, 3, "{path}");
         }
     }

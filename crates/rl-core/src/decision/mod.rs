@@ -509,8 +509,8 @@ impl Decision {
     /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
     /// ended.
     ///
-    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second. If a cached denial
-    /// of one part decides ([`Origin::LocalDeny`]), the other parts are not read, and may deny longer.
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second. If cached denials
+    /// decide ([`Origin::LocalDeny`]), the parts without one are not read, and may deny longer.
     #[must_use]
     pub fn retry_after(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {

@@ -310,9 +310,9 @@ impl Decision {
         self.parts().enumerate().filter(move |(_, part)| denies(part)).map(|(index, _)| index)
     }
 
-    /// Changes an allowed peek into a denial by the part at `index`, whose remaining units belong to
-    /// requests that wait for them. How long these requests keep the queue full is not known, so a
-    /// client may retry after a second.
+    /// Changes an allowed peek into a denial by the part at `index`, because requests in its wait queue
+    /// take its remaining units. The time until the queue has room is not known, so the client may
+    /// retry after a second.
     pub(crate) fn denied_behind_queue(mut self, index: usize) -> Self {
         let retry_micros = 1_000_000;
         if self.decided_parts().is_some() {

@@ -420,7 +420,7 @@ impl<'a> RequestView<'a> {
     }
 
     /// Counts a rule that applies. Returns whether it may read the key of the request.
-    pub(super) fn may_apply(&self) -> bool {
+    pub(super) fn count_applied(&self) -> bool {
         self.applied.set(self.applied.get() + 1);
         self.applied.get() <= MAX_APPLIED
     }

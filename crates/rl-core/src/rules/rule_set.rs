@@ -89,8 +89,8 @@ impl RuleSet {
     /// Returns an error if the request has to be rejected:
     ///
     /// * It has no key, an ambiguous key, or a client whose address is unknown.
-    /// * More than eight rules match it that are not in shadow, or more than 32 at all, not counting
-    ///   further rules in shadow.
+    /// * More than eight rules match it that are not in shadow.
+    /// * A rule matches it that is not in shadow, after 32 other rules.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,

@@ -69,7 +69,7 @@ impl From<AmbiguousKey> for Uncounted<'_> {
 
 impl ValidRule {
     /// Checks a rule of a limiter that counts in `namespace`. `client` finds the addresses of
-    /// clients, who read `pseudonym` in place of the rule's name.
+    /// clients. In responses, `pseudonym` replaces the name of the rule.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl ValidRule {
         if applies == Applies::No {
             return Ok(None);
         }
-        if !view.may_apply() {
+        if !view.count_applied() {
             return Err(Uncounted::TooManyRules);
         }
         let is_fault_of_server = if applies == Applies::IfAddressMatches {

@@ -62,8 +62,8 @@ const SHARDS: usize = 64;
 /// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by
 ///   default one million. Each new subject drops expired ones, so no background thread is needed.
 ///   When the store is full, a new subject evicts another one. A few subjects are inspected, and
-///   the one that has used the smallest fraction of its limits is evicted. It gets them once more
-///   if it returns. A subject that is denied, or has used up a limit, is never evicted. If all
+///   the one that has used the smallest fraction of its limits is evicted. If it returns, its
+///   limits begin anew. A subject that is denied, or has used up a limit, is never evicted. If all
 ///   inspected subjects are like this, new subjects of all rules share one counter until there is
 ///   room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
