@@ -107,7 +107,7 @@ fn each_algorithm_takes_few_instructions() {
         ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  704),
         ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  704),
         ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    901),
-        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_470),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_706),
         ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_723),
         ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_396),
         ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_027),

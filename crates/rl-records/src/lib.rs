@@ -64,7 +64,9 @@
 //!
 //! A change is announced even if its caller is cancelled, or if the result of its commit is
 //! unknown. The next poll also detects a database that went back to an earlier state, after a
-//! fail-over or with a restored file. All limits are then looked up again.
+//! fail-over or with `.restore` of SQLite. All limits are then looked up again. A process that has
+//! a SQLite file open does not notice that another file was renamed to its path: stop all processes
+//! first, and delete the files that end in `-wal` and `-shm`.
 //!
 //! # Under load
 //!

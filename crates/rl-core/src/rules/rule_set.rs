@@ -107,9 +107,16 @@ impl RuleSet {
             let subject = match rule.subject(&view, missing) {
                 Ok(Some(subject)) => subject,
                 Ok(None) => continue,
-                // A rule in shadow denies nothing.
-                Err(_) if rule.is_shadow => continue,
-                Err(uncounted) => return Err(uncounted),
+                Err(uncounted) => {
+                    if matches!(uncounted, Uncounted::TooManyRules) {
+                        self.report_too_many(&parts, place, rule.is_shadow, request);
+                    }
+                    // A rule in shadow denies nothing.
+                    if rule.is_shadow {
+                        continue;
+                    }
+                    return Err(uncounted);
+                }
             };
             let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
@@ -136,19 +143,8 @@ impl RuleSet {
     ) -> Result<(), Uncounted<'static>> {
         let is_shadow = |part: &RulePart| self.rules[part.place].is_shadow;
         let in_shadow = parts.iter().rposition(is_shadow);
-        let (condition, consequence) = if is_shadow(&part) || in_shadow.is_some() {
-            (&self.uncounted_in_shadow, "a rule in shadow does not count the request")
-        } else {
-            (&self.rejections, "the request is rejected with 503")
-        };
-        // The condition ends if it has not occurred for a while. The next occurrence begins it.
-        condition.ended();
-        if condition.occurred() {
-            let names = parts.iter().chain([&part]).map(|part| &*self.rules[part.place].name);
-            let rules = names.collect::<Vec<_>>().join(", ");
-            let ids = RequestIds::read(|name| request.header(name));
-            observe::too_many_rules(self.namespace.as_str(), &rules, consequence, &ids);
-        }
+        let is_one_in_shadow = is_shadow(&part) || in_shadow.is_some();
+        self.report_too_many(parts, part.place, is_one_in_shadow, request);
         match in_shadow {
             _ if is_shadow(&part) => {}
             None => return Err(Uncounted::TooManyRules),
@@ -158,6 +154,33 @@ impl RuleSet {
             }
         }
         Ok(())
+    }
+
+    /// Logs, unless this happened within the last minute, that the rule at `place` is one too many
+    /// for a request, beside the rules of `parts`. `in_shadow` tells whether a rule in shadow is
+    /// left out for it.
+    #[cold]
+    fn report_too_many(
+        &self,
+        parts: &[RulePart],
+        place: usize,
+        in_shadow: bool,
+        request: &dyn RequestInfo,
+    ) {
+        let (condition, consequence) = if in_shadow {
+            (&self.uncounted_in_shadow, "a rule in shadow does not count the request")
+        } else {
+            (&self.rejections, "the request is rejected with 503")
+        };
+        // The condition ends if it has not occurred for a while. The next occurrence begins it.
+        condition.ended();
+        if condition.occurred() {
+            let places = parts.iter().map(|part| part.place).chain([place]);
+            let names = places.map(|place| &*self.rules[place].name);
+            let rules = names.collect::<Vec<_>>().join(", ");
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::too_many_rules(self.namespace.as_str(), &rules, consequence, &ids);
+        }
     }
 
     /// Creates the view of a request.

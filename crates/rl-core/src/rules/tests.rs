@@ -417,4 +417,14 @@ async fn the_rules_of_a_request_that_matches_too_many_are_logged_once_in_a_while
     tokio::time::advance(std::time::Duration::from_secs(61)).await;
     assert_eq!(parts(&nine, &request), ["TooManyRules"]);
     assert_eq!(log.lines().len(), 3);
+    // A rule that may not read the key is logged too.
+    let without_key = |place| get(place).per(CountedReads::default());
+    let allow = |place| without_key(place).on_missing_key(MissingKey::Allow);
+    assert_eq!(parts(&set((0..33).map(allow).collect()).unwrap(), &request), ["TooManyRules"]);
+    let shadow = |place| without_key(place).shadow();
+    assert_eq!(parts(&set((0..33).map(shadow).collect()).unwrap(), &request), [""; 0]);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    assert!(lines[3].contains("r32") && lines[3].contains("503"), "{}", lines[3]);
+    assert!(lines[4].contains("r32") && lines[4].contains("in shadow"), "{}", lines[4]);
 }
