@@ -157,8 +157,8 @@ impl RuleSet {
     }
 
     /// Logs, unless this happened within the last minute, that the rule at `place` is one too many
-    /// for a request, beside the rules of `parts`. `in_shadow` tells whether a rule in shadow is
-    /// left out for it.
+    /// for a request, beside the rules of `parts`. With `in_shadow`, a rule in shadow is left out for
+    /// it; otherwise the request is rejected.
     #[cold]
     fn report_too_many(
         &self,
