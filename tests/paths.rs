@@ -76,10 +76,38 @@ enum Normalizer {
     Merge,
     /// Two middlewares of the service, each of which does some steps.
     Steps(Steps, Steps),
+    /// A middleware of the service that decodes the path and reads it in this way, as a gateway does.
+    Url(Reader),
     /// A middleware of the service that removes `/v1` from the beginning of the path.
     Version,
     /// A middleware of the service that writes this prefix in place of `/old`.
     Moved(&'static str),
+}
+
+/// The ways in which a gateway makes a URL of a path.
+#[derive(Clone, Copy, Debug)]
+enum Reader {
+    /// The path is written after the host.
+    Written,
+    /// The path of a URL is set.
+    Set,
+    /// The path is written after the host, and the text is read as the target of a request.
+    Target,
+}
+
+impl Reader {
+    fn read(self, path: &str) -> Option<String> {
+        let text = format!("http://host{path}");
+        match self {
+            Self::Written => Some(reqwest::Url::parse(&text).ok()?.path().to_owned()),
+            Self::Set => {
+                let mut url = reqwest::Url::parse("http://host/").ok()?;
+                url.set_path(path);
+                Some(url.path().to_owned())
+            }
+            Self::Target => Some(text.parse::<Uri>().ok()?.path().to_owned()),
+        }
+    }
 }
 
 /// Independent steps of a normalization.
@@ -154,6 +182,10 @@ impl Normalizer {
         let path = match self {
             Self::Trim | Self::Append | Self::Merge => return None,
             Self::Steps(first, second) => second.normalize(&first.normalize(target.path())),
+            Self::Url(reader) => {
+                let all = Steps { decode: Decode::All, slashes: false, dots: false };
+                reader.read(&all.normalize(target.path()))?
+            }
             Self::Version => target.path().strip_prefix("/v1")?.to_owned(),
             Self::Moved(to) => format!("{to}{}", target.path().strip_prefix("/old")?),
         };
@@ -175,6 +207,8 @@ fn normalizer(place: Place) -> impl Strategy<Value = Normalizer> {
         1 => Just(Normalizer::Append),
         2 => Just(Normalizer::Merge),
         3 => (steps.clone(), steps).prop_map(|(one, other)| Normalizer::Steps(one, other)),
+        2 => prop::sample::select(vec![Reader::Written, Reader::Set, Reader::Target])
+            .prop_map(Normalizer::Url),
         // A limiter outside of this middleware needs rules for the paths before it.
         if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Version),
         if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Moved(prefix_at(place))),
@@ -263,6 +297,13 @@ fn path_of(template: &Template, prefix: String) -> impl Strategy<Value = String>
             "caf%C3%A9",
             "%5c",
             "...",
+            "",
+            "a%5cb",
+            "%3fx%5cy",
+            "a%23%5c..",
+            "%00%5c..%5c",
+            "%09",
+            "%20%3f",
         ])
     };
     let mut segments: Vec<BoxedStrategy<String>> = Vec::new();

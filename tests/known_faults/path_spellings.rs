@@ -22,7 +22,7 @@ use rl_tower::RateLimitLayer;
 use tower::{Layer, ServiceExt};
 use tower_http::normalize_path::NormalizePathLayer;
 
-const SPELLINGS: [&str; 34] = [
+const SPELLINGS: [&str; 37] = [
     "/%65xport/a%2Fb",
     "/%65xport/%2F",
     "/%65xport/.",
@@ -51,6 +51,9 @@ const SPELLINGS: [&str; 34] = [
     "/tenants/../login/",
     "/tenants/%2e%2e/login/",
     "//tenants/a%2Fb/login",
+    "/tenants//login/",
+    "//tenants//login",
+    "/tenants//login//",
     "/%61pi/..",
     "/%61pi/.",
     "/%61pi/%2e%2e",
@@ -123,6 +126,13 @@ async fn spellings_of_a_path_avoid_no_rule_on_axum() {
         axum_web::serve(Router::new().fallback_service(inner))
     };
     assert!(attack(inside).await >= 12);
+    let with_slash = |limiter| {
+        let append = NormalizePathLayer::append_trailing_slash();
+        let routes = Router::new().route("/tenants/{tenant}/login/", get(show));
+        let inner = append.layer(routes.layer(RateLimitLayer::new(limiter)));
+        axum_web::serve(Router::new().fallback_service(inner))
+    };
+    assert!(attack(with_slash).await >= 3);
 }
 
 /// Returns a site on actix-web, with a middleware that normalizes paths if a style is given.
@@ -250,6 +260,58 @@ async fn a_backslash_avoids_no_rule_of_a_gateway() {
             let gateway = Router::new().fallback(forward).layer(RateLimitLayer::new(limiter));
             let site = axum_web::serve(gateway);
             assert_eq!(reaching(&site, path, "/login").await, 3, "{path}");
+        }
+    }
+}
+
+/// Returns the path that a gateway requests from another service. It has decoded the rest of the path
+/// that was sent to it, and has written it after the slash of a URL.
+type Forward = fn(&str) -> Option<String>;
+
+fn in_url(rest: &str) -> Option<String> {
+    let url = reqwest::Url::parse(&format!("http://upstream/{rest}")).ok()?;
+    Some(url.path().to_owned())
+}
+
+fn as_path_of_url(rest: &str) -> Option<String> {
+    let mut url = reqwest::Url::parse("http://upstream/").ok()?;
+    url.set_path(rest);
+    Some(url.path().to_owned())
+}
+
+fn in_target(rest: &str) -> Option<String> {
+    let target: Uri = format!("http://upstream/{rest}").parse().ok()?;
+    Some(target.path().to_owned())
+}
+
+/// The steps of a client of URLs were one step. A client that does only some of them, or a service that
+/// merges slashes at one place only, read a path that was none of the forms.
+#[tokio::test]
+async fn a_decoded_path_avoids_no_rule_of_a_gateway() {
+    for (template, forward, path, target) in [
+        ("/login", in_url as Forward, "/pub/x%00%5c..%5c..%5clogin", "/login"),
+        ("/login", in_url, "/pub/x%00/.%09./.%09./login", "/login"),
+        ("/login", as_path_of_url, "/pub/x%3f%5c..%5c..%5clogin", "/login"),
+        ("/login", as_path_of_url, "/pub/x%23%5c..%5c..%5clogin", "/login"),
+        ("/v1/{tenant}/login", in_url, "/pub%5c..%5cv1/x%00%5clogin", "/v1/x%00/login"),
+        ("/items/{id}", in_target, "/items/a%5cb%3fx/y", "/items/a\\b"),
+        ("/items/{id}", in_url, "/items/%20%3fx/y", "/items/%20"),
+        ("/v1/{tenant}/login", in_target, "//v1//login", "//v1//login"),
+        ("/c++/{id}", in_target, "/c%2B%2B/a", "/c++/a"),
+    ] {
+        let rule = |name: &str| Rule::named(name).per(ClientAddress::default());
+        let limited = rule("limited").matching(Match::new().path(template));
+        let all = Rules::new().rule(rule("all").limit(Limit::per_hour(3)));
+        for rules in [
+            Rules::new().rule(limited.limit(Limit::per_hour(3))),
+            all.exempt(Match::new().path("/pub/{*rest}")),
+        ] {
+            let store = MemoryStore::builder().clock(new_year()).build();
+            let limiter = RateLimiter::builder().rules(rules).store(store).build().unwrap();
+            let handler = async move |Path(rest): Path<String>| forward(&rest).unwrap_or_default();
+            let gateway = Router::new().route("/{*rest}", any(handler));
+            let site = axum_web::serve(gateway.layer(RateLimitLayer::new(limiter)));
+            assert_eq!(reaching(&site, path, target).await, 3, "{path}");
         }
     }
 }

@@ -72,7 +72,10 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
     // The last middleware that is added is the outermost.
     match (case.place, case.normalizer) {
         (Place::Alone, _) => answers!(case, App::new().configure(services).wrap(limit())),
-        (Place::Outside, Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_)) => {
+        (
+            Place::Outside,
+            Normalizer::Steps(..) | Normalizer::Url(_) | Normalizer::Version | Normalizer::Moved(_),
+        ) => {
             answers!(
                 case,
                 App::new()
@@ -89,7 +92,7 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
         }
         (
             Place::Inside | Place::BehindRouter,
-            Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_),
+            Normalizer::Steps(..) | Normalizer::Url(_) | Normalizer::Version | Normalizer::Moved(_),
         ) => {
             answers!(
                 case,
@@ -104,7 +107,7 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
         }
         (
             Place::Nested | Place::NestedBehindRouter,
-            Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_),
+            Normalizer::Steps(..) | Normalizer::Url(_) | Normalizer::Version | Normalizer::Moved(_),
         ) => answers!(
             case,
             App::new().service(scope()).wrap_fn(move |mut request, inner| {

@@ -35,7 +35,7 @@ fn normalized(normalizer: Normalizer, inner: App) -> App {
             App::new(NormalizePathLayer::trim_trailing_slash().layer(inner))
         }
         Normalizer::Append => App::new(NormalizePathLayer::append_trailing_slash().layer(inner)),
-        Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_) => {
+        Normalizer::Steps(..) | Normalizer::Url(_) | Normalizer::Version | Normalizer::Moved(_) => {
             App::new(inner.map_request(move |mut request: Request| {
                 if let Some(uri) = normalizer.rewrite(request.uri()) {
                     *request.uri_mut() = uri;

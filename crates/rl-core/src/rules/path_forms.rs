@@ -4,16 +4,31 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The maximum number of forms of a path. Paths that people and programs write have at most ten.
-const MAX_FORMS: usize = 12;
+/// The maximum number of forms of a path. Paths that people and programs write have at most sixteen.
+const MAX_FORMS: usize = 24;
 
 /// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the
 /// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
 const MAX_LEN: usize = 32 * 1_024;
 
-/// The steps with which services read a path. A step that changes nothing returns the path itself.
-const STEPS: [fn(&str) -> Cow<'_, str>; 6] =
-    [decode_most, decode_all, merge_slashes, remove_dots, remove_parameters, read_in_url];
+/// The steps with which services read a path. Each does one thing only, because services combine them
+/// in their own ways. A step that changes nothing returns the path itself.
+const STEPS: [fn(&str) -> Cow<'_, str>; 14] = [
+    decode_most,
+    decode_segments,
+    decode_all,
+    uppercase_escapes,
+    remove_first_slash,
+    remove_last_slash,
+    merge_slashes,
+    remove_dots,
+    remove_parameters,
+    replace_backslashes,
+    end_before_query,
+    end_before_fragment,
+    remove_last_spaces,
+    trim_segments,
+];
 
 /// A path, and all other forms in which a service may read it.
 ///
@@ -21,18 +36,23 @@ const STEPS: [fn(&str) -> Cow<'_, str>; 6] =
 /// removes the last one, and some handlers resolve dots. A service may do some of these steps and
 /// leave out the others, and it may do them in any order. The forms are all results of
 ///
-/// * decoding everything except `%2F`, `%2B` and `%25`, as actix-web does,
-/// * decoding everything,
-/// * merging slashes, and removing the last one,
+/// * decoding everything, or everything except `%2F`, as services do that decode each segment, or
+///   everything except `%2F`, `%2B` and `%25`, as actix-web does,
+/// * writing escapes in capital letters,
+/// * removing one of several slashes at the start, a slash at the end, or one of two slashes at each
+///   place,
 /// * removing `.` segments, and parameters of segments,
-/// * reading the path as a part of a URL, as handlers do that forward the request to a URL.
+/// * steps of handlers that forward the request to a URL: replacing backslashes, and ending the path
+///   before `?`, before `#`, or before spaces at the end,
+/// * removing spaces around each segment.
 ///
 /// A plain path has one form, and needs no allocation.
 ///
 /// A path may have any form if it does not begin with a slash, such as `login` over HTTP/2, `*` or an
-/// empty one: a service that forwards it completes it in its own way. So may a path with `..` in one
-/// of its forms. A handler that adds or removes a prefix resolves it to another path than one that
-/// does not, because `..` ends at the root.
+/// empty one: a service that forwards it completes it in its own way. So may a path with `..` or a
+/// control character in one of its forms. A handler that adds or removes a prefix resolves `..` to
+/// another path than one that does not, because `..` ends at the root. A client of URLs leaves out
+/// some control characters and encodes others, and for programs in C a zero byte ends the path.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
     sent: Cow<'a, str>,
@@ -45,7 +65,7 @@ pub(super) struct PathForms<'a> {
 impl<'a> PathForms<'a> {
     pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
         let sent = sent.into();
-        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%;\\?#".contains(&byte))
+        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%;\\?#\x7f".contains(&byte))
             && !sent.contains("//")
             && !sent.contains("/.")
             && (&*sent == "/" || !sent.ends_with('/'));
@@ -62,10 +82,11 @@ impl<'a> PathForms<'a> {
         Self { sent: Cow::Borrowed(""), others: Vec::new(), is_complete: false }
     }
 
-    /// Adds the other forms. Returns false if they are too many or too long, or if one contains `..`.
+    /// Adds the other forms. Returns false if they are too many or too long, or if one contains `..`
+    /// or a control character.
     ///
-    /// Each step makes a path shorter, replaces backslashes or leaves it as it is, so the search
-    /// ends.
+    /// Each step makes a path shorter, replaces single characters or leaves it as it is, so the
+    /// search ends.
     #[cold]
     fn find_others(&mut self) -> bool {
         let mut len = self.sent.len();
@@ -75,7 +96,8 @@ impl<'a> PathForms<'a> {
         let mut done = 0;
         while done <= self.others.len() {
             let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
-            if form.split('/').any(|segment| segment == "..") {
+            let has_control = form.bytes().any(|byte| byte.is_ascii_control());
+            if has_control || form.split('/').any(|segment| segment == "..") {
                 return false;
             }
             let next = STEPS.map(|step| match step(form) {
@@ -130,10 +152,19 @@ fn decode_all(path: &str) -> Cow<'_, str> {
 
 /// Decodes percent-encoded characters except slashes, plus signs and percent signs.
 fn decode_most(path: &str) -> Cow<'_, str> {
+    decode_except(path, b"/+%")
+}
+
+/// Decodes percent-encoded characters except slashes.
+fn decode_segments(path: &str) -> Cow<'_, str> {
+    decode_except(path, b"/")
+}
+
+fn decode_except<'a>(path: &'a str, kept: &[u8]) -> Cow<'a, str> {
     let mut rest = path.as_bytes();
     let mut decoded = Vec::with_capacity(rest.len());
     while let [first, tail @ ..] = rest {
-        match escaped(rest).filter(|byte| !b"/+%".contains(byte)) {
+        match escaped(rest).filter(|byte| !kept.contains(byte)) {
             Some(byte) => {
                 decoded.push(byte);
                 rest = &rest[3..];
@@ -150,35 +181,67 @@ fn decode_most(path: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// Removes empty segments, and so the last slash.
-fn merge_slashes(path: &str) -> Cow<'_, str> {
-    let is_merged = path.starts_with('/') && !path.contains("//") && !path.ends_with('/');
-    if is_merged || path == "/" {
-        return Cow::Borrowed(path);
+/// Writes the digits of escapes in capital letters: `%2f` is `%2F`.
+fn uppercase_escapes(path: &str) -> Cow<'_, str> {
+    let escapes = path.match_indices('%').map(|(at, _)| at);
+    let mut escapes = escapes.filter(|at| escaped(&path.as_bytes()[*at..]).is_some());
+    let is_lower = |at: &usize| path[*at..*at + 3].bytes().any(|byte| byte.is_ascii_lowercase());
+    let Some(first) = escapes.find(is_lower) else { return Cow::Borrowed(path) };
+    let mut written = path.to_owned();
+    for at in std::iter::once(first).chain(escapes) {
+        written[at..at + 3].make_ascii_uppercase();
     }
-    let mut merged = String::with_capacity(path.len() + 1);
-    for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-        merged.push('/');
-        merged.push_str(segment);
-    }
-    if merged.is_empty() {
-        merged.push('/');
-    }
-    Cow::Owned(merged)
+    Cow::Owned(written)
 }
 
-/// Reads a path as a part of a URL, by the rules of browsers (the URL standard of WHATWG): a
-/// backslash is a slash, tabs and line breaks are left out, and so are spaces and control characters
-/// at the end. The path ends before `?` or `#`, and for programs in C before a zero byte.
-fn read_in_url(path: &str) -> Cow<'_, str> {
-    let end = path.find(['?', '#', '\0']).unwrap_or(path.len());
-    let read = path[..end].trim_end_matches(|character| character <= ' ');
-    let is_left_out = |character: &char| matches!(character, '\t' | '\n' | '\r');
-    if read.len() == path.len() && !read.contains(['\\', '\t', '\n', '\r']) {
+/// Removes the first of several slashes at the start.
+fn remove_first_slash(path: &str) -> Cow<'_, str> {
+    if path.starts_with("//") { Cow::Owned(path[1..].to_owned()) } else { Cow::Borrowed(path) }
+}
+
+/// Removes a slash at the end.
+fn remove_last_slash(path: &str) -> Cow<'_, str> {
+    match path.strip_suffix('/') {
+        Some(rest) if !rest.is_empty() => Cow::Owned(rest.to_owned()),
+        _ => Cow::Borrowed(path),
+    }
+}
+
+/// Writes one slash in place of two: `//a///b` is `/a//b`.
+fn merge_slashes(path: &str) -> Cow<'_, str> {
+    if path.contains("//") { Cow::Owned(path.replace("//", "/")) } else { Cow::Borrowed(path) }
+}
+
+/// Replaces backslashes by slashes, as the URL standard of WHATWG does.
+fn replace_backslashes(path: &str) -> Cow<'_, str> {
+    if path.contains('\\') { Cow::Owned(path.replace('\\', "/")) } else { Cow::Borrowed(path) }
+}
+
+/// Ends the path before `?`.
+fn end_before_query(path: &str) -> Cow<'_, str> {
+    path.split_once('?').map_or(Cow::Borrowed(path), |(start, _)| Cow::Owned(start.to_owned()))
+}
+
+/// Ends the path before `#`.
+fn end_before_fragment(path: &str) -> Cow<'_, str> {
+    path.split_once('#').map_or(Cow::Borrowed(path), |(start, _)| Cow::Owned(start.to_owned()))
+}
+
+/// Removes spaces at the end, as the URL standard of WHATWG does.
+fn remove_last_spaces(path: &str) -> Cow<'_, str> {
+    if path.ends_with(' ') {
+        Cow::Owned(path.trim_end_matches(' ').to_owned())
+    } else {
+        Cow::Borrowed(path)
+    }
+}
+
+/// Removes spaces around each segment, as handlers do that trim a parameter.
+fn trim_segments(path: &str) -> Cow<'_, str> {
+    if path.split('/').all(|segment| segment.trim() == segment) {
         return Cow::Borrowed(path);
     }
-    let slash = |character| if character == '\\' { '/' } else { character };
-    Cow::Owned(read.chars().filter(|character| !is_left_out(character)).map(slash).collect())
+    Cow::Owned(path.split('/').map(str::trim).collect::<Vec<_>>().join("/"))
 }
 
 /// Removes `.` segments: `/a/./b/.` is `/a/b/`.
@@ -235,12 +298,16 @@ mod tests {
     #[test]
     fn each_result_of_the_steps_is_a_form() {
         assert_eq!(forms("/a/"), ["/a", "/a/"]);
+        assert_eq!(forms("//"), ["/", "//"]);
+        assert_eq!(forms("//a//b"), ["//a//b", "/a//b", "/a/b"]);
+        assert_eq!(forms("/a%2fb"), ["/a%2Fb", "/a%2fb", "/a/b"]);
+        assert_eq!(forms("/c%2B%2B/a%2Fb"), ["/c%2B%2B/a%2Fb", "/c++/a%2Fb", "/c++/a/b"]);
         assert_eq!(forms("/a%20b"), ["/a b", "/a%20b"]);
         assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/a%2Fb", "/a/b"]);
         // The dot is removed before the letter is decoded, or after it, or not at all.
-        assert_eq!(forms("/./%6c"), ["/%6c", "/./%6c", "/./l", "/l"]);
+        assert_eq!(forms("/./%6c"), ["/%6C", "/%6c", "/./%6C", "/./%6c", "/./l", "/l"]);
         assert_eq!(forms("/a;v=1/b;c"), ["/a/b", "/a;v=1/b;c"]);
-        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2e", "/."]);
+        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2E", "/%2e", "/."]);
         assert!(forms("//%61%2Fb/%252e/").contains(&"/a%2Fb/%252e".to_owned()));
     }
 
@@ -259,8 +326,12 @@ mod tests {
             "/pub/%2e.\\login",
             "/x%5c..%5clogin",
             "/pub/.%0a./login",
+            "/pub/x%00%5c..%5c..%5clogin",
+            "/pub/x%3f%5c..%5c..%5clogin",
+            "/pub/x%23%5c..%5c..%5clogin",
             "/x/..;/login",
             "/x/..;v=1/login",
+            "/x/..%20/login",
         ] {
             assert!(!PathForms::new(path).is_complete(), "{path}");
         }
@@ -269,16 +340,27 @@ mod tests {
         }
     }
 
+    /// A client of URLs leaves out a tab and a line break, encodes other control characters, and removes
+    /// them at the end.
+    #[test]
+    fn a_path_with_a_control_character_may_have_any_form() {
+        for path in ["/lo%09gin", "/login%00x", "/%0Alogin", "/login%1f", "/a%7fb", "/%2500"] {
+            assert!(!PathForms::new(path).is_complete(), "{path}");
+        }
+    }
+
     /// Fault: a handler that forwards a request with a client of the URL standard reached a path that
-    /// was none of the forms.
+    /// was none of the forms, also if it did only some of the steps of such a client.
     #[test]
     fn a_path_is_also_read_as_a_part_of_a_url() {
         assert_eq!(forms("/a\\b"), ["/a/b", "/a\\b"]);
-        for path in ["/\\login", "/lo%09gin", "/login%20", "/login%23x", "/login%3fx", "/login%00x"]
-        {
+        for path in ["/\\login", "/login%20", "/login%23x", "/login%3fx", "/login%20%3Fx"] {
             assert!(forms(path).contains(&"/login".to_owned()), "{path}: {:?}", forms(path));
         }
+        assert!(forms("/items/a%5cb%3Fx").contains(&"/items/a\\b".to_owned()));
+        assert!(forms("/items/%20%3Fx").contains(&"/items/ ".to_owned()));
         assert_eq!(forms("/a b/c"), ["/a b/c"]);
+        assert_eq!(forms("/ a/b "), ["/ a/b", "/ a/b ", "/a/b"]);
     }
 
     #[test]

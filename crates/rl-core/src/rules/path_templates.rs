@@ -10,7 +10,7 @@ use super::path_forms::PathForms;
 
 const EXPECTED: &str = "a path that begins with `/` and has no `..`, in which `{name}` is a segment and a final \
                         `{*name}` all further segments, with at most 25 parameters and \
-                        12 spellings";
+                        24 spellings";
 
 /// The maximum number of parameters in a template.
 const MAX_PARAMETERS: usize = 25;

@@ -31,17 +31,22 @@ const MAX_APPLIED: usize = 32;
 ///
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
-///   segments and a slash at the end are removed, or not; `.` segments and parameters (`;v=1`) are
-///   removed, or not; a backslash is a slash in a URL to which a handler forwards, or not. A path
+/// * Services read a path in different ways: percent-encoded characters are decoded, or not; slashes
+///   at the start, at the end, or beside others are removed, or not; `.` segments, parameters
+///   (`;v=1`) and spaces around a segment are removed, or not; a handler that forwards to a URL
+///   replaces backslashes by slashes, and ends the path before `?`, `#` or spaces, or not. A path
 ///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
-///   before and after each step. A path with more than 12 forms, or with more than 32 KiB of
-///   them, matches every rule, and no exemption. So does a path without a slash at its start, such
-///   as that of `OPTIONS *`, and a path with a `..` segment, encoded or not.
+///   before and after each step.
+/// * Some paths match every rule, and no exemption: those with a `..` segment or a control character,
+///   encoded or not, those with more than 24 forms, or with more than 32 KiB of them, and those
+///   without a slash at their start, such as that of `OPTIONS *`. A request with `..` is therefore
+///   counted also by rules of paths that it does not reach.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
 ///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
+///   axum does not report a further slash after the prefix, so the rewritten path is read with and
+///   without it.
 ///   If the prefix has a parameter whose value is not UTF-8, or whose name occurs twice, the path
 ///   matches every rule, and no exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
@@ -328,6 +333,9 @@ impl<'a> RequestPaths<'a> {
         let prefix = prefix.trim_end_matches('/');
         if sent.strip_suffix(routed) != Some(prefix) {
             paths.whole.push(PathForms::new(format!("{prefix}{routed}")));
+            // axum also removes the first of several slashes after the prefix. A parameter there may
+            // be empty.
+            paths.whole.push(PathForms::new(format!("{prefix}/{routed}")));
         }
         paths
     }
@@ -579,6 +587,7 @@ mod tests {
     #[test]
     fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
         let text = Match::new().path("/export/{name}").path("/api/health");
+        let text = text.path("/tenants/{tenant}/login");
         let (compiled, client) = (CompiledMatch::by_peer(&text), ClientAddress::default());
         for sent in ["/x", "/api/health"] {
             let unknown = FakeRequest::get(sent).routed_path("/health").unknown_prefix();
@@ -608,6 +617,8 @@ mod tests {
             ("/health", "/health", Some("/api"), true, false),
             ("/v1/export/a", "/a", Some("/export"), true, false),
             ("/v1/export/a", "/a", Some("/export/"), true, false),
+            // Fault: axum removes both slashes of `/tenants//login` with the prefix `/tenants`.
+            ("/v1/tenants//login", "/login", Some("/tenants"), true, false),
             ("/api/health", "/a", Some("/other"), true, false),
             ("api/health", "api/health", None, true, false),
             ("*", "*", None, true, false),
