@@ -54,15 +54,18 @@ enum Place {
     Nested,
     /// As `Nested`, behind an outer router.
     NestedBehindRouter,
+    /// The limiter is outside of a nested service or scope.
+    AroundNested,
 }
 
-const PLACES: [Place; 6] = [
+const PLACES: [Place; 7] = [
     Place::Alone,
     Place::Outside,
     Place::Inside,
     Place::BehindRouter,
     Place::Nested,
     Place::NestedBehindRouter,
+    Place::AroundNested,
 ];
 
 /// The middleware that normalizes paths.
@@ -210,8 +213,8 @@ fn normalizer(place: Place) -> impl Strategy<Value = Normalizer> {
         2 => prop::sample::select(vec![Reader::Written, Reader::Set, Reader::Target])
             .prop_map(Normalizer::Url),
         // A limiter outside of this middleware needs rules for the paths before it.
-        if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Version),
-        if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Moved(prefix_at(place))),
+        if is_outside(place) { 0 } else { 3 } => Just(Normalizer::Version),
+        if is_outside(place) { 0 } else { 3 } => Just(Normalizer::Moved(prefix_at(place))),
     ]
 }
 
@@ -419,7 +422,7 @@ impl Case {
         }
         let reached = of_route.iter().flatten().filter(|served| served.by_route).count();
         // The middleware makes another path of one that is exempt.
-        if let (Place::Outside, Normalizer::Append) = (self.place, self.normalizer) {
+        if is_outside(self.place) && matches!(self.normalizer, Normalizer::Append) {
             return reached;
         }
         for (path, served) in self.paths.iter().zip(of_others) {
@@ -430,8 +433,16 @@ impl Case {
     }
 }
 
+/// Returns whether the limiter is outside of the middleware that normalizes.
+const fn is_outside(place: Place) -> bool {
+    matches!(place, Place::Outside | Place::AroundNested)
+}
+
 const fn prefix_at(place: Place) -> &'static str {
-    if matches!(place, Place::Nested | Place::NestedBehindRouter) { "/api" } else { "" }
+    match place {
+        Place::Nested | Place::NestedBehindRouter | Place::AroundNested => "/api",
+        Place::Alone | Place::Outside | Place::Inside | Place::BehindRouter => "",
+    }
 }
 
 fn all(name: &str) -> Rule {

@@ -162,6 +162,14 @@ async fn spellings_of_a_path_avoid_no_rule_on_actix() {
     }
 }
 
+/// Returns a limiter with a rule for a path, which allows three requests per hour.
+fn limiter_of(path: &str) -> RateLimiter {
+    let rule = Rule::named("path").matching(Match::new().path(path)).per(ClientAddress::default());
+    let store = MemoryStore::builder().clock(new_year()).build();
+    let rules = Rules::new().rule(rule.limit(Limit::per_hour(3)));
+    RateLimiter::builder().rules(rules).store(store).build().unwrap()
+}
+
 /// Returns a limiter with a rule for `GET` to a path, which allows three requests per hour.
 fn get_limiter(path: &str) -> RateLimiter {
     let rule = Rule::named("socket").on("GET", path).per(ClientAddress::default());
@@ -313,6 +321,47 @@ async fn a_decoded_path_avoids_no_rule_of_a_gateway() {
             let site = axum_web::serve(gateway.layer(RateLimitLayer::new(limiter)));
             assert_eq!(reaching(&site, path, target).await, 3, "{path}");
         }
+    }
+}
+
+/// Steps changed all places of a path at once. A service that changed one of them, and had a parameter at
+/// another one, read a path that was none of the forms.
+#[tokio::test]
+async fn a_separator_at_each_place_avoids_no_rule() {
+    let routes = |path: &str| Router::new().route(path, any(async || "/reached"));
+    let in_language = || Router::new().nest_service("/{lang}/api", routes("/login"));
+    let in_api = || Router::new().nest_service("/api", routes("/tenants/{tenant}/login"));
+    let in_pages = || Router::new().nest_service("/pages/{page}", routes("/"));
+    let forward = async |Path((_, rest)): Path<(String, String)>| {
+        in_url(&rest).filter(|path| path == "/api/login").map_or("other", |_| "/reached")
+    };
+    let gateway = || Router::new().route("/{lang}/{*rest}", any(forward));
+    for (rule, router, paths) in [
+        ("/{lang}/api/login", in_language(), &["/en/api/login", "//api//login"][..]),
+        ("/api/tenants/{tenant}/login", in_api(), &["/api//tenants//login"]),
+        ("/pages/{page}", in_pages(), &["/pages//"]),
+        (
+            "/{lang}/api/login",
+            gateway(),
+            &["/a%2Fb/api%2Flogin", "/a\\b/api\\login", "/./api/./login", "/a%3Fb/api/login%3Fc"],
+        ),
+    ] {
+        for path in paths {
+            let router = router.clone().layer(RateLimitLayer::new(limiter_of(rule)));
+            let site = axum_web::serve(router);
+            assert_eq!(reaching(&site, path, "/reached").await, 3, "{path}");
+        }
+    }
+}
+
+/// A handler removes spaces of any script around the rest of the path.
+#[tokio::test]
+async fn spaces_that_are_not_ascii_avoid_no_rule() {
+    for path in ["/login\u{a0}", "/\u{2003}login", "/login%C2%A0"] {
+        let trim = async |Path(rest): Path<String>| format!("/{}", rest.trim());
+        let router = Router::new().route("/{*rest}", any(trim));
+        let site = axum_web::serve(router.layer(RateLimitLayer::new(limiter_of("/login"))));
+        assert_eq!(reaching(&site, path, "/login").await, 3, "{path:?}");
     }
 }
 

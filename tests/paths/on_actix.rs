@@ -115,6 +115,10 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
                 inner.call(request)
             })
         ),
+        (Place::AroundNested, _) => {
+            let scope = web::scope(case.nest).configure(services);
+            answers!(case, App::new().service(scope).wrap(limit()))
+        }
         (Place::Nested | Place::NestedBehindRouter, _) => {
             answers!(case, App::new().service(scope()).wrap(normalize()))
         }

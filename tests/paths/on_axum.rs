@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use http::Uri;
@@ -75,6 +75,11 @@ fn app(case: &Case, limiter: RateLimiter) -> App {
         Place::NestedBehindRouter => {
             let inner = normalized(case.normalizer, App::new(nested()));
             App::new(Router::new().fallback_service(inner))
+        }
+        Place::AroundNested => {
+            let inner = normalized(case.normalizer, App::new(router.clone()));
+            let inner = inner.map_response(IntoResponse::into_response);
+            App::new(Router::new().nest_service(case.nest, inner).layer(limit.clone()))
         }
     }
 }

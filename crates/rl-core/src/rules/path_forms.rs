@@ -2,33 +2,27 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::percent_decode_str;
-
-/// The maximum number of forms of a path. Paths that people and programs write have at most sixteen.
-const MAX_FORMS: usize = 24;
+/// The maximum number of forms of a path. Paths that people and programs write have at most half as
+/// many.
+const MAX_FORMS: usize = 64;
 
 /// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the
 /// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
 const MAX_LEN: usize = 32 * 1_024;
 
-/// The steps with which services read a path. Each does one thing only, because services combine them
-/// in their own ways. A step that changes nothing returns the path itself.
-const STEPS: [fn(&str) -> Cow<'_, str>; 14] = [
-    decode_most,
-    decode_segments,
-    decode_all,
-    uppercase_escapes,
-    remove_first_slash,
-    remove_last_slash,
-    merge_slashes,
-    remove_dots,
-    remove_parameters,
-    replace_backslashes,
-    end_before_query,
-    end_before_fragment,
-    remove_last_spaces,
-    trim_segments,
-];
+/// The steps with which services read each segment of a path. A step that changes nothing returns the
+/// path itself. It changes all segments: a service that changes only some of them compares the others
+/// with parameters, which may have any value.
+const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 5] =
+    [decode_most, decode_segments, remove_parameters, trim_segments, remove_last_spaces];
+
+/// The changes to the segments of a path: a text at any place, and what a service may read there. A
+/// service may change one place and keep another, because a parameter of its route covers that.
+const SEPARATORS: [(&str, &str); 5] =
+    [("%2F", "/"), ("%2f", "/"), ("\\", "/"), ("//", "/"), ("/./", "/")];
+
+/// The texts before which a path may end, at any place.
+const ENDS: [&str; 5] = ["?", "#", ";", "/", "/."];
 
 /// A path, and all other forms in which a service may read it.
 ///
@@ -36,15 +30,12 @@ const STEPS: [fn(&str) -> Cow<'_, str>; 14] = [
 /// removes the last one, and some handlers resolve dots. A service may do some of these steps and
 /// leave out the others, and it may do them in any order. The forms are all results of
 ///
-/// * decoding everything, or everything except `%2F`, as services do that decode each segment, or
-///   everything except `%2F`, `%2B` and `%25`, as actix-web does,
-/// * writing escapes in capital letters,
-/// * removing one of several slashes at the start, a slash at the end, or one of two slashes at each
-///   place,
-/// * removing `.` segments, and parameters of segments,
-/// * steps of handlers that forward the request to a URL: replacing backslashes, and ending the path
-///   before `?`, before `#`, or before spaces at the end,
-/// * removing spaces around each segment.
+/// * decoding all segments, wholly or except `%2B` and `%25`, as actix-web does,
+/// * reading `%2F` or a backslash at one place as a slash,
+/// * removing a slash beside another one, or a `.` segment, at one place,
+/// * removing the last slash, or the last `.` segment,
+/// * removing the parameters of segments, spaces around segments, or spaces at the end,
+/// * ending the path before one `?`, `#` or `;`.
 ///
 /// A plain path has one form, and needs no allocation.
 ///
@@ -65,10 +56,11 @@ pub(super) struct PathForms<'a> {
 impl<'a> PathForms<'a> {
     pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
         let sent = sent.into();
-        let is_plain = sent.bytes().all(|byte| byte > b' ' && !b"%;\\?#\x7f".contains(&byte))
-            && !sent.contains("//")
-            && !sent.contains("/.")
-            && (&*sent == "/" || !sent.ends_with('/'));
+        let is_plain =
+            sent.bytes().all(|byte| byte.is_ascii_graphic() && !b"%;\\?#".contains(&byte))
+                && !sent.contains("//")
+                && !sent.contains("/.")
+                && (&*sent == "/" || !sent.ends_with('/'));
         let is_complete = sent.starts_with('/');
         let mut forms = Self { sent, others: Vec::new(), is_complete };
         if is_complete && !is_plain {
@@ -100,11 +92,11 @@ impl<'a> PathForms<'a> {
             if has_control || form.split('/').any(|segment| segment == "..") {
                 return false;
             }
-            let next = STEPS.map(|step| match step(form) {
-                Cow::Borrowed(_) => None,
-                Cow::Owned(form) => Some(form),
-            });
-            for form in next.into_iter().flatten() {
+            let next: Vec<String> = readings(form).take(MAX_FORMS).collect();
+            if next.len() == MAX_FORMS {
+                return false;
+            }
+            for form in next {
                 if form == self.sent || self.others.contains(&form) {
                     continue;
                 }
@@ -135,19 +127,32 @@ impl<'a> PathForms<'a> {
     }
 }
 
+/// Returns the forms to which one step leads.
+fn readings(form: &str) -> impl Iterator<Item = String> {
+    let segments = SEGMENT_STEPS.iter().filter_map(move |step| match step(form) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(read) => Some(read),
+    });
+    let separators = SEPARATORS.iter().flat_map(move |(text, read)| {
+        let places = form.match_indices(text);
+        places.map(move |(at, text)| format!("{}{read}{}", &form[..at], &form[at + text.len()..]))
+    });
+    let ends = ENDS.iter().flat_map(move |end| {
+        let places = form.match_indices(end).map(|(at, _)| at);
+        // A slash or a dot is removed only at the end, and the path keeps its first slash.
+        let ends =
+            move |at: &usize| *at > 0 && (!end.starts_with('/') || *at + end.len() == form.len());
+        places.filter(ends).map(move |at| form[..at].to_owned())
+    });
+    let last_dot = form.strip_suffix("/.").map(|start| format!("{start}/"));
+    segments.chain(separators).chain(ends).chain(last_dot)
+}
+
 /// Returns the byte that is percent-encoded at the beginning of `text`.
 fn escaped(text: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
-}
-
-/// Decodes all percent-encoded characters.
-fn decode_all(path: &str) -> Cow<'_, str> {
-    match Cow::from(percent_decode_str(path)) {
-        Cow::Borrowed(_) => Cow::Borrowed(path),
-        Cow::Owned(decoded) => Cow::Owned(String::from_utf8_lossy(&decoded).into_owned()),
-    }
 }
 
 /// Decodes percent-encoded characters except slashes, plus signs and percent signs.
@@ -181,52 +186,6 @@ fn decode_except<'a>(path: &'a str, kept: &[u8]) -> Cow<'a, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// Writes the digits of escapes in capital letters: `%2f` is `%2F`.
-fn uppercase_escapes(path: &str) -> Cow<'_, str> {
-    let escapes = path.match_indices('%').map(|(at, _)| at);
-    let mut escapes = escapes.filter(|at| escaped(&path.as_bytes()[*at..]).is_some());
-    let is_lower = |at: &usize| path[*at..*at + 3].bytes().any(|byte| byte.is_ascii_lowercase());
-    let Some(first) = escapes.find(is_lower) else { return Cow::Borrowed(path) };
-    let mut written = path.to_owned();
-    for at in std::iter::once(first).chain(escapes) {
-        written[at..at + 3].make_ascii_uppercase();
-    }
-    Cow::Owned(written)
-}
-
-/// Removes the first of several slashes at the start.
-fn remove_first_slash(path: &str) -> Cow<'_, str> {
-    if path.starts_with("//") { Cow::Owned(path[1..].to_owned()) } else { Cow::Borrowed(path) }
-}
-
-/// Removes a slash at the end.
-fn remove_last_slash(path: &str) -> Cow<'_, str> {
-    match path.strip_suffix('/') {
-        Some(rest) if !rest.is_empty() => Cow::Owned(rest.to_owned()),
-        _ => Cow::Borrowed(path),
-    }
-}
-
-/// Writes one slash in place of two: `//a///b` is `/a//b`.
-fn merge_slashes(path: &str) -> Cow<'_, str> {
-    if path.contains("//") { Cow::Owned(path.replace("//", "/")) } else { Cow::Borrowed(path) }
-}
-
-/// Replaces backslashes by slashes, as the URL standard of WHATWG does.
-fn replace_backslashes(path: &str) -> Cow<'_, str> {
-    if path.contains('\\') { Cow::Owned(path.replace('\\', "/")) } else { Cow::Borrowed(path) }
-}
-
-/// Ends the path before `?`.
-fn end_before_query(path: &str) -> Cow<'_, str> {
-    path.split_once('?').map_or(Cow::Borrowed(path), |(start, _)| Cow::Owned(start.to_owned()))
-}
-
-/// Ends the path before `#`.
-fn end_before_fragment(path: &str) -> Cow<'_, str> {
-    path.split_once('#').map_or(Cow::Borrowed(path), |(start, _)| Cow::Owned(start.to_owned()))
-}
-
 /// Removes spaces at the end, as the URL standard of WHATWG does.
 fn remove_last_spaces(path: &str) -> Cow<'_, str> {
     if path.ends_with(' ') {
@@ -242,18 +201,6 @@ fn trim_segments(path: &str) -> Cow<'_, str> {
         return Cow::Borrowed(path);
     }
     Cow::Owned(path.split('/').map(str::trim).collect::<Vec<_>>().join("/"))
-}
-
-/// Removes `.` segments: `/a/./b/.` is `/a/b/`.
-fn remove_dots(path: &str) -> Cow<'_, str> {
-    if !path.split('/').any(|segment| segment == ".") {
-        return Cow::Borrowed(path);
-    }
-    let mut segments: Vec<&str> = path.split('/').filter(|segment| *segment != ".").collect();
-    if path.ends_with("/.") {
-        segments.push("");
-    }
-    Cow::Owned(segments.join("/"))
 }
 
 /// Removes the parameters of segments, as servlet containers do: `/a;v=1/b` is `/a/b`.
@@ -299,16 +246,50 @@ mod tests {
     fn each_result_of_the_steps_is_a_form() {
         assert_eq!(forms("/a/"), ["/a", "/a/"]);
         assert_eq!(forms("//"), ["/", "//"]);
-        assert_eq!(forms("//a//b"), ["//a//b", "/a//b", "/a/b"]);
-        assert_eq!(forms("/a%2fb"), ["/a%2Fb", "/a%2fb", "/a/b"]);
-        assert_eq!(forms("/c%2B%2B/a%2Fb"), ["/c%2B%2B/a%2Fb", "/c++/a%2Fb", "/c++/a/b"]);
+        assert_eq!(forms("/a/."), ["/a", "/a/", "/a/."]);
         assert_eq!(forms("/a%20b"), ["/a b", "/a%20b"]);
-        assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/a%2Fb", "/a/b"]);
+        assert_eq!(forms("/a%2fb"), ["/a%2fb", "/a/b"]);
+        assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/%61/b", "/a%2Fb", "/a/b"]);
+        assert_eq!(forms("/c%2B%2B/a%2Fb").len(), 4);
         // The dot is removed before the letter is decoded, or after it, or not at all.
-        assert_eq!(forms("/./%6c"), ["/%6C", "/%6c", "/./%6C", "/./%6c", "/./l", "/l"]);
-        assert_eq!(forms("/a;v=1/b;c"), ["/a/b", "/a;v=1/b;c"]);
-        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2E", "/%2e", "/."]);
+        assert_eq!(forms("/./%6c"), ["/%6c", "/./%6c", "/./l", "/l"]);
+        assert_eq!(forms("/a;v=1/b;c"), ["/a", "/a/b", "/a;v=1/b", "/a;v=1/b;c"]);
+        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2e", "/."]);
         assert!(forms("//%61%2Fb/%252e/").contains(&"/a%2Fb/%252e".to_owned()));
+    }
+
+    /// Fault: a step changed all places of a path at once. A service that changes one of them, and has
+    /// a parameter at another one, read a path that was none of the forms.
+    #[test]
+    fn a_separator_is_read_at_each_place_apart() {
+        for (path, form) in [
+            ("//api//login", "//api/login"),
+            ("/api//tenants//login", "/api/tenants//login"),
+            ("/a%2Fb/api%2Flogin", "/a%2Fb/api/login"),
+            ("/a\\b/api\\login", "/a\\b/api/login"),
+            ("/./api/./login", "/./api/login"),
+            ("/a%3Fb/login%3Fc", "/a?b/login"),
+        ] {
+            assert!(forms(path).contains(&form.to_owned()), "{path}: {:?}", forms(path));
+        }
+    }
+
+    #[test]
+    fn paths_that_people_and_programs_write_are_read_completely() {
+        for path in [
+            "/a%20b%20c%20d/",
+            "//a%20b//",
+            "/files/a%20b%2Fc%3Fd/",
+            "/projects/group%2Fsub%2Fapp/issues/",
+            "/users/CORP%5Calice;v=1/",
+            "/search/50%25%20off%3F/",
+            "/tags/C%23/",
+            "/images/https%3A%2F%2Fexample.org%2Fa.png",
+        ] {
+            let forms = PathForms::new(path);
+            let count = forms.iter().count();
+            assert!(forms.is_complete() && count <= MAX_FORMS / 2, "{path}: {count}");
+        }
     }
 
     /// Fault: `..` was resolved from the root of the path, and a handler that removes or adds a prefix
@@ -405,8 +386,8 @@ mod tests {
             let all: Vec<&str> = forms.iter().collect();
             for (place, form) in all.iter().enumerate() {
                 prop_assert!(!all[..place].contains(form));
-                for step in STEPS.into_iter().filter(|_| forms.is_complete()) {
-                    prop_assert!(all.contains(&&*step(form)));
+                for reading in readings(form).filter(|_| forms.is_complete()) {
+                    prop_assert!(all.contains(&&*reading));
                 }
             }
         }

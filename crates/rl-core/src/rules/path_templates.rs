@@ -10,7 +10,7 @@ use super::path_forms::PathForms;
 
 const EXPECTED: &str = "a path that begins with `/` and has no `..`, in which `{name}` is a segment and a final \
                         `{*name}` all further segments, with at most 25 parameters and \
-                        24 spellings";
+                        64 spellings";
 
 /// The maximum number of parameters in a template.
 const MAX_PARAMETERS: usize = 25;
@@ -49,6 +49,18 @@ impl PathTemplates {
                 // A decoded brace is text, and not the start of a parameter.
                 if braces(form).eq(braces(template)) && form_routers.insert(form) {
                     forms.push(form.to_owned());
+                }
+            }
+            // axum routes `/files//` to a service that is nested in `/files/{name}`.
+            let last = template.rfind('/').map(|at| template.split_at(at + 1));
+            if let Some((before, parameter)) = last
+                && parameter.starts_with('{')
+                && parameter.find('}') == Some(parameter.len() - 1)
+                && !parameter.starts_with("{*")
+            {
+                let empty = format!("{before}/");
+                if form_routers.insert(&empty) {
+                    forms.push(empty);
                 }
             }
             // actix-web routes `/files/` to the handler of `/files/{rest:.*}`.

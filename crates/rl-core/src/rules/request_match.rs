@@ -31,15 +31,15 @@ const MAX_APPLIED: usize = 32;
 ///
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * Services read a path in different ways: percent-encoded characters are decoded, or not; slashes
-///   at the start, at the end, or beside others are removed, or not; `.` segments, parameters
-///   (`;v=1`) and spaces around a segment are removed, or not; a handler that forwards to a URL
-///   replaces backslashes by slashes, and ends the path before `?`, `#` or spaces, or not. A path
-///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
-///   or as the framework compares it with its routes. It matches an exemption only if it matches
-///   before and after each step.
+/// * Services read a path in different ways: percent-encoded characters are decoded, or not; parameters
+///   (`;v=1`) and spaces around a segment are removed, or not. At each place, an encoded slash or a
+///   backslash is read as a slash, or not; a slash beside another one, a `.` segment, or a slash at the
+///   end is removed, or not; and the path may end before a `?`, `#` or `;`. A path matches a rule if it
+///   matches after any of these steps, in any order, as the client has sent it or as the framework
+///   compares it with its routes. It matches an exemption only if it matches before and after each
+///   step.
 /// * Some paths match every rule, and no exemption: those with a `..` segment or a control character,
-///   encoded or not, those with more than 24 forms, or with more than 32 KiB of them, and those
+///   encoded or not, those with more than 64 forms, or with more than 32 KiB of them, and those
 ///   without a slash at their start, such as that of `OPTIONS *`. A request with `..` is therefore
 ///   counted also by rules of paths that it does not reach.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
