@@ -340,6 +340,7 @@ async fn a_separator_at_each_place_avoids_no_rule() {
         ("/{lang}/api/login", in_language(), &["/en/api/login", "//api//login"][..]),
         ("/api/tenants/{tenant}/login", in_api(), &["/api//tenants//login"]),
         ("/pages/{page}", in_pages(), &["/pages//"]),
+        ("/v{number}", routes("/v{number}/"), &["/v1/", "/v/"]),
         (
             "/{lang}/api/login",
             gateway(),
@@ -351,6 +352,27 @@ async fn a_separator_at_each_place_avoids_no_rule() {
             let site = axum_web::serve(router);
             assert_eq!(reaching(&site, path, "/reached").await, 3, "{path}");
         }
+    }
+}
+
+/// A limiter in a nested router took an ordinary path for a rewritten one, because the prefix was encoded
+/// in another way, or because axum had not removed it. An exemption then did not apply.
+#[tokio::test]
+async fn an_ordinary_path_in_a_nested_router_keeps_its_exemption() {
+    for (prefix, exempt, path) in [
+        ("/users/{email}", "/users/{email}/health", "/users/alice@example.org/health"),
+        ("/users/{email}", "/users/{email}/health", "/users/caf%c3%a9/health"),
+        ("/v{number}", "/v{number}/health", "/v1/health"),
+        ("/@{user}", "/@{user}/health", "/@alice/health"),
+    ] {
+        let all = Rule::named("all").per(ClientAddress::default()).limit(Limit::per_hour(3));
+        let rules = Rules::new().rule(all).exempt(Match::new().path(exempt));
+        let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+        let inner = Router::new().route("/health", any(async || "/reached"));
+        let inner = inner.route("/{*path}", any(async || "/reached"));
+        let router = Router::new().nest(prefix, inner.layer(RateLimitLayer::new(limiter)));
+        let site = axum_web::serve(router);
+        assert_eq!(reaching(&site, path, "/reached").await, 6, "{prefix} {path}");
     }
 }
 

@@ -25,6 +25,14 @@ pub(crate) fn with_values<'a>(pattern: &'a str, extensions: &Extensions) -> Nest
     filled.map_or(NestedPrefix::Unknown, |prefix| NestedPrefix::Known(Cow::Owned(prefix)))
 }
 
+/// Returns whether a segment of a pattern has a parameter and further text, such as `/v{number}`.
+pub(crate) fn has_text_beside_parameter(pattern: &str) -> bool {
+    let has_text = |segment: &str| {
+        segment.contains('{') && !(segment.starts_with('{') && segment.ends_with('}'))
+    };
+    pattern.split('/').any(has_text)
+}
+
 /// Returns `None` if the value of a parameter is missing or ambiguous.
 fn fill(pattern: &str, values: &RawPathParams) -> Option<String> {
     let mut filled = String::new();

@@ -106,7 +106,13 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
     fn nested_prefix(&self) -> NestedPrefix<'_> {
         #[cfg(feature = "axum")]
         if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
-            return nested_prefix::with_values(prefix.as_str(), self.0.extensions());
+            let prefix = prefix.as_str();
+            // axum leaves such a prefix in the path.
+            if self.path() == self.routed_path() && nested_prefix::has_text_beside_parameter(prefix)
+            {
+                return NestedPrefix::None;
+            }
+            return nested_prefix::with_values(prefix, self.0.extensions());
         }
         NestedPrefix::None
     }

@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Fault: services read these hosts as that of a rule, which the requests avoided.
+    /// Fault: services read these hosts as the host of a rule, which did not match the requests.
     #[test]
     fn a_host_that_only_some_services_can_read_matches_a_rule_and_no_exemption() {
         for text in [

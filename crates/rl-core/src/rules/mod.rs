@@ -67,7 +67,7 @@
 //! in shadow gives way to an enforced one, which is logged too. Limiters and files refuse more
 //! than eight rules that count every request. At most 32 rules read the key of a request, also if they
 //! find none: a further enforced rule rejects it with 503, and a further one in shadow is left out.
-//! Both are logged likewise.
+//! Both are logged likewise. A request that is rejected for these reasons is not counted.
 //!
 //! # Files
 //!

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::host::{HostSet, RequestHosts};
 use super::invalid_rules::InvalidMatch;
-use super::path_forms::PathForms;
+use super::path_forms::{PathForms, decode_segments};
 use super::path_templates::PathTemplates;
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
@@ -39,7 +39,7 @@ const MAX_APPLIED: usize = 32;
 ///   compares it with its routes. It matches an exemption only if it matches before and after each
 ///   step.
 /// * Some paths match every rule, and no exemption: those with a `..` segment or a control character,
-///   encoded or not, those with more than 64 forms, or with more than 32 KiB of them, and those
+///   encoded or not, those with more than 256 forms, or with more than 32 KiB of them, and those
 ///   without a slash at their start, such as that of `OPTIONS *`. A request with `..` is therefore
 ///   counted also by rules of paths that it does not reach.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
@@ -331,7 +331,9 @@ impl<'a> RequestPaths<'a> {
         };
         paths.nested = Some(PathForms::new(routed));
         let prefix = prefix.trim_end_matches('/');
-        if sent.strip_suffix(routed) != Some(prefix) {
+        // The values of parameters of the prefix are encoded in another way than the client did.
+        let is_prefix = |removed| decode_segments(removed) == decode_segments(prefix);
+        if !sent.strip_suffix(routed).is_some_and(is_prefix) {
             paths.whole.push(PathForms::new(format!("{prefix}{routed}")));
             // axum also removes the first of several slashes after the prefix. A parameter there may
             // be empty.
@@ -615,6 +617,8 @@ mod tests {
             ("/v1/x/health", "/health", Some("/x"), false, false),
             // Fault: such a path avoided the rule if it was rewritten by adding the prefix.
             ("/health", "/health", Some("/api"), true, false),
+            // Fault: an ordinary path lost its exemption if a value of the prefix was encoded anew.
+            ("/a@b/health", "/health", Some("/a%40b"), false, false),
             ("/v1/export/a", "/a", Some("/export"), true, false),
             ("/v1/export/a", "/a", Some("/export/"), true, false),
             // Fault: axum removes both slashes of `/tenants//login` with the prefix `/tenants`.

@@ -255,8 +255,8 @@ impl ValidRule {
         self.policies_by_tier().into_iter().map(|(_, policy)| policy).collect()
     }
 
-    /// Returns the [own policies](Self::own_policies) with the names of their tiers. The name is empty
-    /// for clients without a tier.
+    /// Returns the policies that the rule itself sets, each with the name of its tier. The name is
+    /// empty for clients without a tier.
     pub(super) fn policies_by_tier(&self) -> Vec<(String, Policy)> {
         let tiers = self.tiers.iter().map(|(tier, limits)| (tier.name(), limits));
         let limits = std::iter::once(("", &self.limits)).chain(tiers);

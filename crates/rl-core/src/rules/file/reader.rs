@@ -242,7 +242,7 @@ impl FileReader {
 
     /// Returns whether the content of the last readings has been applied or refused.
     fn is_handled(&self) -> bool {
-        // A file whose times have changed, but not its content, is not applied again.
+        // A file is not applied again if only its times have changed.
         let has_same_content = |one: &Reading, other: &Reading| match (one, other) {
             (Ok(one), Ok(other)) => one.bytes == other.bytes,
             (one, other) => are_equal(one, other),

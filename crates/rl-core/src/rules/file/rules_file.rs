@@ -298,8 +298,8 @@ impl RulesFile {
         self.0.file.on_change(rules, Box::new(on_change));
     }
 
-    /// Sets the function that gets the events of the file for the limiter with these `rules`: one
-    /// event after each reading that applied or refused the file, none if the file has not changed.
+    /// Sets the function that gets the events of the file, for the limiter with these `rules`. It is
+    /// called after each reading that applied or refused the file, and not if the file is unchanged.
     pub(crate) fn on_reading(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,

@@ -465,7 +465,7 @@ fn rule_a(subject: &Subject) -> OfRule<'_> {
     OfRule { rule: "a", tier: None, subject }
 }
 
-/// Returns the number of units of the rule `a`.
+/// Returns the maximum of the first limit of the rule `a`.
 fn units(rules: &RuleSet) -> u64 {
     let subject = Subject::global();
     let part = rules.part_of_rule(rule_a(&subject), None, crate::model::Cost::ONE).unwrap();
