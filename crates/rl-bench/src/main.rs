@@ -42,12 +42,11 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 type Measurement = (&'static str, &'static str, fn(&mut Report) -> Result);
 
 #[rustfmt::skip]
-const MEASUREMENTS: [Measurement; 19] = [
+const MEASUREMENTS: [Measurement; 18] = [
     ("memory-others", "decisions in this process beside other limiters", memory::others),
     ("memory-space", "bytes of a subject, and allocations of a decision", memory::space),
     ("memory-algorithms", "each algorithm beside a limiter for it alone", memory::algorithms),
     ("memory-parts", "requests of three parts beside one part", memory::parts),
-    ("memory-counting", "the time that counting adds to a decision", memory::counting),
     ("memory-flood", "ten million invented subjects in a full store", memory::flood),
     ("memory-growth", "the cost by the number of subjects and of limits", memory::growth),
     ("http", "a limit on axum and actix-web beside none and other limiters", http::run),
@@ -181,7 +180,7 @@ mod tests {
             let options = parse(words).unwrap();
             MEASUREMENTS.iter().filter(|(name, ..)| options.measures(name)).count()
         };
-        assert_eq!([selected("all"), selected("redis"), selected("redis-s")], [19, 8, 2]);
+        assert_eq!([selected("all"), selected("redis"), selected("redis-s")], [18, 8, 2]);
         assert_eq!([selected("memory-space rules"), selected("scripts")], [2, 1]);
     }
 }

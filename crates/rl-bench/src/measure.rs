@@ -138,24 +138,9 @@ impl<const N: usize> Race<N> {
 
     /// Estimates the quantity of a contender as a multiple of the quantity of another one.
     pub(crate) fn multiple(&self, contender: usize, beside: usize, quantity: usize) -> Estimate {
-        self.pairs(contender, beside, quantity, |one, other| one / other)
-    }
-
-    /// Estimates by how much the quantity of a contender is larger than that of another one.
-    pub(crate) fn excess(&self, contender: usize, beside: usize, quantity: usize) -> Estimate {
-        self.pairs(contender, beside, quantity, |one, other| one - other)
-    }
-
-    fn pairs(
-        &self,
-        contender: usize,
-        beside: usize,
-        quantity: usize,
-        of: impl Fn(f64, f64) -> f64,
-    ) -> Estimate {
-        let pairs =
-            self.samples(contender, quantity).into_iter().zip(self.samples(beside, quantity));
-        Estimate::of(&pairs.map(|(one, other)| of(one, other)).collect::<Vec<_>>())
+        let samples = self.samples(contender, quantity).into_iter();
+        let pairs = samples.zip(self.samples(beside, quantity));
+        Estimate::of(&pairs.map(|(one, other)| one / other).collect::<Vec<_>>())
     }
 }
 

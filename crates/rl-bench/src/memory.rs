@@ -2,14 +2,12 @@
 //! have one or six periods.
 
 mod algorithms;
-mod counting;
 mod growth;
 mod limiters;
 
 use std::thread;
 
 pub(crate) use algorithms::measure as algorithms;
-pub(crate) use counting::measure as counting;
 pub(crate) use growth::measure as growth;
 use limiters::{
     ENDLESS, Keys, Limiter, OTHERS, ours, ours_of, parts as of_parts, policy_of_six, uniform, zipf,

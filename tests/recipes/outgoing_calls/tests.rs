@@ -61,8 +61,8 @@ fn most_in(span: Duration, times: &[Timestamp]) -> usize {
     times.iter().map(in_span).max().unwrap_or_default()
 }
 
-/// A call that is sent at `t` arrives between `t` and `t` + 5 ms. So the calls that can arrive in a
-/// second are those of 1005 ms.
+/// A call that is sent at `t` arrives between `t` and `t` + 5 ms. So calls that arrive within
+/// a second may have been sent within 1005 ms.
 #[test]
 fn the_table_of_the_cookbook_states_the_most_calls_in_a_second() {
     let jitter = Duration::from_millis(5);

@@ -413,8 +413,8 @@ async fn a_killed_primary_loses_only_the_counts_that_it_had_not_replicated() {
 
     let allowed = outcome.count(&rules, |answer| is_allowed(&answer.decision));
     let unknown = outcome.count(&rules, |answer| !is_decided(&answer.decision));
-    // The replica may lack the charges since it last confirmed that it had received all of them. It
-    // may also receive refunds of charges that it lacks.
+    // The replica may lack the charges that were made after its last confirmation. It may also
+    // receive refunds of charges that it lacks.
     let at_risk =
         outcome.count(&rules, |answer| answer.sent <= failed && answer.came >= replicated);
     println!(

@@ -35,8 +35,9 @@ use crate::time::Timestamp;
 
 /// The operations of an algorithm on the state of one limit.
 ///
-/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. All cells
-/// of an unused limit are 0. `now` is never before the last change of the state.
+/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. The first
+/// four are pairs of a time and a number, so that a store can pack them. All cells of an unused limit
+/// are 0. `now` is never before the last change of the state.
 trait Counting {
     /// Returns the units that can be granted at `now`.
     fn available(&self, cells: &[u64], now: Timestamp) -> u64;

@@ -259,6 +259,11 @@ impl LimitStatuses {
     /// Returns the positions of the limits that deny the request.
     pub(super) fn over(&self) -> LimitSet {
         let limits = self.policy().map_or(&[][..], Policy::limits);
+        let windows = self.policy().and_then(Policy::compiled_windows);
+        if let (Some(decided), Some(windows)) = (self.outcomes.decided_windows(), windows) {
+            let is_over = |lane: &usize| decided.is_over(windows, *lane, self.decided_at);
+            return (0..limits.len()).filter(is_over).collect();
+        }
         self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
     }
 
@@ -268,8 +273,8 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
-    /// Makes the enforced limit with the fewest remaining units deny the request for `retry_micros`
-    /// microseconds, with no unit remaining.
+    /// Replaces the status of the enforced limit with the fewest remaining units by a denial for
+    /// `retry_micros` microseconds, after which no unit remains.
     pub(super) fn deny_by_scarcest(&mut self, retry_micros: u64) {
         let enforced = self.iter().enumerate().filter(|(_, status)| !status.limit().is_shadow());
         let scarcest = enforced.min_by_key(|(_, status)| status.remaining()).map(|(at, _)| at);

@@ -111,11 +111,6 @@ impl<D> DecidedParts<D> {
         &mut self.slots[self.len - 1]
     }
 
-    /// Removes the part that was added last.
-    pub(super) fn pop(&mut self) {
-        self.len = self.len.saturating_sub(1);
-    }
-
     /// Removes all parts.
     pub(super) fn clear(&mut self) {
         self.len = 0;

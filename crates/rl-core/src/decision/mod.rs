@@ -44,7 +44,7 @@ pub use parts::PartStatus;
 pub(crate) use policy_handle::PolicyHandle;
 use recycled::{Recycle, Recycled, Slots};
 
-use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
+use crate::algorithm::fixed_window::{PackedStates, PackedTime};
 use crate::model::{Cost, FailureKind, Limit, Outcome};
 use crate::policy::{Block, LimitSet, Policy};
 use crate::time::Timestamp;
@@ -189,8 +189,8 @@ impl Decision {
     }
 
     /// Creates a decision on windows that were all open at an earlier decision, and still are.
-    /// `before` contains their usages at that time. Since then, `charged_since` units were charged
-    /// to each window, and `later` microseconds have passed. The whole cost is charged, or nothing.
+    /// `open` contains their usages at that time, and what has changed since. The whole cost is
+    /// charged, or nothing.
     #[inline(always)]
     pub(crate) fn from_open_windows(
         policy: PolicyHandle,
@@ -231,34 +231,6 @@ impl Decision {
     #[cold]
     fn unset() -> Self {
         Self::empty(LimitStatuses::NONE, Cost::ZERO)
-    }
-
-    /// Overwrites the decision in place with one that charged `cost` to the fixed windows of
-    /// `policy`. `numbers` are those of `states`. They must fit as for
-    /// [`from_windows`](Self::from_windows).
-    #[inline(always)]
-    fn set_windows(
-        &mut self,
-        policy: &Policy,
-        cost: Cost,
-        at: PackedTime,
-        states: &PackedStates,
-        numbers: Lanes,
-    ) {
-        self.statuses.policy.set(policy);
-        self.statuses.outcomes.set_lazy(states, numbers, at.relative);
-        self.statuses.decided_at = Timestamp::from_micros(at.absolute);
-        self.reset(cost);
-        (self.charged, self.verdict) = (cost.units(), Verdict::Allowed);
-    }
-
-    /// Sets all fields, except the statuses of the limits, to those of a new decision of the store.
-    #[inline(always)]
-    fn reset(&mut self, cost: Cost) {
-        self.linked = Recycled::NONE;
-        (self.cost, self.charged, self.counted) = (cost, 0, 0);
-        (self.verdict, self.origin, self.is_reserved) = (Verdict::Denied, Origin::Store, false);
-        self.clock_lag = ClockLag::NONE;
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 use std::thread::LocalKey;
 
 use super::recycled::{Recycle, Recycled, Slots};
-use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows, Lanes, PackedStates};
+use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows, PackedStates};
 use crate::model::{Cost, Limit, Outcome};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::time::Timestamp;
@@ -199,31 +199,6 @@ impl Outcomes {
         }
     }
 
-    /// Replaces the outcomes with the result of [`lazy`](Self::lazy) for the states `new` and a
-    /// request that they grant. `numbers` are the numbers of `new`. If the outcomes are lazy already,
-    /// overwrites their fields.
-    ///
-    /// The numbers have just been stored. The processor would have to wait for them if they were
-    /// read again together with the times.
-    #[inline(always)]
-    pub(super) fn set_lazy(&mut self, new: &PackedStates, numbers: Lanes, decided_at: u64) {
-        debug_assert!(Self::fit_lazily(decided_at, 0));
-        if let Self::Lazy { states, decided_at_low, decided_at_high, required } = self {
-            states.set_numbers(numbers);
-            states.set_times_of(new);
-            *decided_at_low = decided_at as u32;
-            *decided_at_high = (decided_at >> 32) as u16;
-            *required = 0;
-        } else {
-            self.replace_lazy(new, decided_at);
-        }
-    }
-
-    #[inline(never)]
-    fn replace_lazy(&mut self, states: &PackedStates, decided_at: u64) {
-        *self = Self::lazy(states, decided_at, 0);
-    }
-
     /// Creates the outcomes of the fixed windows of `policy` after a decision at the time `at`.
     pub(crate) fn of_windows(policy: &Policy, decided: DecidedWindows<'_>, at: Timestamp) -> Self {
         let DecidedWindows { states, decided_at, required } = decided;
@@ -239,7 +214,7 @@ impl Outcomes {
 
     /// Returns the windows of lazy outcomes.
     #[inline]
-    const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
+    pub(super) const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
         match self {
             Self::Lazy { states, decided_at_low, decided_at_high, required } => {
                 let decided_at = (*decided_at_high as u64) << 32 | *decided_at_low as u64;

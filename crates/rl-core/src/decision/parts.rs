@@ -9,7 +9,6 @@ use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
 use super::recycled::Recycled;
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
-use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
@@ -135,43 +134,6 @@ impl DecisionList {
         *parts.add(Decision::unset) = decision;
     }
 
-    /// Adds the decision that charged `cost` to the fixed windows of `policy`. `numbers` are those of
-    /// `states`. They must fit as for [`Decision::from_windows`].
-    #[inline(always)]
-    pub(crate) fn push_windows(
-        &mut self,
-        policy: &Policy,
-        cost: Cost,
-        at: PackedTime,
-        states: &PackedStates,
-        numbers: Lanes,
-    ) {
-        let decision = self.0.get_or_new().parts.add(Decision::unset);
-        decision.set_windows(policy, cost, at, states, numbers);
-    }
-
-    /// Adds a pending decision, which the store completes with [`Decision::finish`].
-    #[inline]
-    pub(crate) fn push_pending(&mut self, policy: &Policy, cost: Cost) -> &mut Decision {
-        let parts = &mut self.0.get_or_new().parts;
-        parts.has_shadow |= policy.has_shadow();
-        let decision = parts.add(Decision::unset);
-        decision.statuses.policy.set(policy);
-        decision.reset(cost);
-        decision
-    }
-
-    /// Removes the decision that was added last.
-    pub(crate) fn pop(&mut self) {
-        self.0.get_or_new().parts.pop();
-    }
-
-    /// Returns whether a limit of a part is in shadow.
-    #[inline]
-    pub(crate) fn has_shadow(&self) -> bool {
-        self.0.get().is_some_and(|linked| linked.parts.has_shadow)
-    }
-
     /// Returns the decisions.
     #[inline]
     pub(crate) fn all(&self) -> &[Decision] {
@@ -219,20 +181,7 @@ impl Decision {
         Self { verdict: Verdict::new(!is_denied), origin, ..Self::linked_to(list, at) }
     }
 
-    /// Combines the decisions of a store on the parts of a request, in the order of the parts. Each
-    /// part was charged its cost at the time `at`, and neither a part nor a limit is in shadow.
-    #[inline(always)]
-    pub(crate) fn of_charged_parts(
-        flags: PartFlags,
-        mut list: DecisionList,
-        at: Timestamp,
-    ) -> Self {
-        let parts = &mut list.0.get_or_new().parts;
-        (parts.flags, parts.is_denied) = (flags, false);
-        Self { verdict: Verdict::Allowed, ..Self::linked_to(list, at) }
-    }
-
-    /// Creates a denial by the store at the time `at` that contains `list`.
+    /// Creates a decision of the store at the time `at` that contains `list`. The caller sets the verdict.
     #[inline(always)]
     fn linked_to(list: DecisionList, at: Timestamp) -> Self {
         let first = list.all().first();

@@ -35,14 +35,6 @@ impl PolicyHandle {
         Self::recycled(&RECYCLED, policy)
     }
 
-    /// Replaces the handle by one to `policy`.
-    #[inline(always)]
-    pub(super) fn set(&mut self, policy: &Policy) {
-        if !self.get().is_some_and(|own| own.is_same_handle(policy)) {
-            *self = Self::new(policy);
-        }
-    }
-
     #[inline]
     fn recycled(slot: &'static LocalKey<Cell<Option<Policy>>>, policy: &Policy) -> Self {
         let recycled = slot.try_with(Cell::take).ok().flatten();

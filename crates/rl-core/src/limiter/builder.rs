@@ -340,7 +340,8 @@ impl RateLimiterBuilder {
         let primary = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
         // Another store may be in this process too. A warning too many does no harm.
-        let is_shared = primary.report().label != "memory";
+        let report = primary.report();
+        let (is_shared, decides_at_once) = (report.label != "memory", report.decides_at_once);
         let rules = rules.map(|rules| rules.activate(&namespace, is_shared).map(Box::new));
         let rules = rules.transpose();
         let rules = rules.map_err(BuildError::Rules)?;
@@ -362,7 +363,7 @@ impl RateLimiterBuilder {
         let settlements = Settlements::new(&breaker, &events, &wait_queues);
         let pipeline = Pipeline {
             enabled,
-            has_fast_path: is_plain && !observes_decisions,
+            has_fast_path: decides_at_once && is_plain && !observes_decisions,
             policies,
             rules,
             tally,

@@ -8,7 +8,6 @@ mod damaged_subjects;
 mod decision_events;
 mod events;
 mod failure_policy;
-mod fast_path;
 mod in_flight;
 mod named_rule;
 mod near_limit;
@@ -50,7 +49,7 @@ use tally::LimiterState;
 pub(crate) use tally::UncountedKind;
 use waiting::QueuedRequest;
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::key::RequestInfo;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, Subject};
@@ -367,7 +366,8 @@ impl RateLimiter {
     ) -> MaybeReady<Decision> {
         let pipeline = &self.pipeline;
         if !pipeline.enabled {
-            return pipeline.decide_disabled(parts.main(), Mode::Check);
+            let ((subject, cost), operation) = (parts.main(), pipeline.operation(Mode::Check));
+            return pipeline.decide_without_store(subject, cost, operation, Origin::Disabled);
         }
         let required = RequiredLookups::Enforced;
         pipeline.with_policies(parts, required, move |pipeline, parts, found| {
@@ -381,10 +381,7 @@ impl RateLimiter {
             if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
                 return QueuedRequest::of_rules(pipeline, parts, default, operation).check();
             }
-            if deadline == pipeline.stores.deadline {
-                return pipeline.decide_parts(&parts.parts(), Mode::Check, reserves);
-            }
-            pipeline.decide_parts_by_steps(&parts.parts(), operation)
+            pipeline.decide_parts(&parts.parts(), operation)
         })
     }
 

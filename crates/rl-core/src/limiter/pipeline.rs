@@ -33,15 +33,17 @@ use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
+use crate::observe;
 use crate::policy::Policy;
-use crate::store::{DecideRequest, Part, StoreFuture};
+use crate::store::{DecideRequest, Part, ServerLoads, StoreFuture};
 use crate::time::Clock;
 
 /// The components that take part in a decision.
 pub(super) struct Pipeline {
     pub(super) enabled: bool,
-    /// Whether decisions of the store are returned unchanged and are not reported. This requires
-    /// that no observer receives decisions and that the limiter is not in shadow.
+    /// Whether the store decides at once, and its decisions are returned unchanged and are not
+    /// reported. This requires that no observer receives decisions, that the limiter makes no
+    /// reservations, and that it is not in shadow.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
     pub(super) rules: Option<Box<crate::rules::ActiveRules>>,
@@ -96,77 +98,83 @@ impl Pipeline {
         cost: Cost,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let Some(policy) = self.policies.of_all() else {
-            return self.decide_under_source(subject, mode, cost, reserves);
-        };
-        if self.is_fast(policy, mode, cost) {
-            self.decide_plain(&Part::new(subject, policy, cost), mode)
-        } else {
-            self.decide_slow(subject, mode, cost, reserves)
-        }
-    }
-
-    /// Decides a request whose policy depends on its subject, by the fast path if it applies.
-    #[inline(never)]
-    fn decide_under_source(
-        self: &Arc<Self>,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        reserves: bool,
-    ) -> MaybeReady<Decision> {
         match self.policies.cached(subject) {
-            Some(policy) if self.is_fast(policy, mode, cost) => {
-                self.decide_plain(&Part::new(subject, policy, cost), mode)
+            Some(policy) if self.may_be_fast() && needs_only_store(policy, mode, cost) => {
+                self.decide_fast(&[Part::new(subject, policy, cost)], mode)
             }
-            _ => self.decide_slow(subject, mode, cost, reserves),
+            _ => {
+                let operation = Operation { reserves, ..self.operation(mode) };
+                self.decide_by_steps(subject, cost, operation)
+            }
         }
     }
 
-    #[inline(never)]
-    fn decide_slow(
-        self: &Arc<Self>,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        reserves: bool,
-    ) -> MaybeReady<Decision> {
-        self.decide_by_steps(subject, cost, Operation { reserves, ..self.operation(mode) })
+    /// Returns whether an operation has the whole deadline, and its decision is counted and reported
+    /// at once.
+    fn allows_fast_path(&self, operation: Operation) -> bool {
+        let Operation { deadline, reports_denial, is_counted, .. } = operation;
+        deadline == self.stores.deadline && reports_denial && is_counted
     }
 
-    /// Decides a request of one subject in the namespace of the limiter.
+    /// Returns whether the store can decide a request of these parts without the other steps.
+    fn are_fast(&self, parts: &[Part<'_>], mode: Mode) -> bool {
+        let is_fast =
+            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
+        self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_fast)
+    }
+
+    /// Returns whether the store can decide requests that [need only the store](needs_only_store)
+    /// without the other steps.
     #[inline(always)]
-    fn decide_plain(self: &Arc<Self>, part: &Part<'_>, mode: Mode) -> MaybeReady<Decision> {
-        let parts = std::slice::from_ref(part);
-        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
-        self.decide_fast(&request, self.tally.plain_counts(mode))
+    fn may_be_fast(&self) -> bool {
+        self.has_fast_path && !observe::may_decisions_be_logged()
     }
 
-    /// Decides a request of several parts, by the fast path if it applies.
-    pub(super) fn decide_parts(
+    /// Lets the store decide without the other steps, and counts its decision.
+    #[inline(always)]
+    pub(super) fn decide_fast(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         mode: Mode,
-        reserves: bool,
     ) -> MaybeReady<Decision> {
-        if !self.are_fast(parts, mode) {
-            let operation = Operation { reserves, ..self.operation(mode) };
-            return self.decide_parts_by_steps(parts, operation);
-        }
-        let counts = match parts {
-            [part] => self.tally.counts_of_part(part, mode),
-            _ => None,
-        };
+        let begun = self.tally.decision_begins(mode);
         let request = DecideRequest::new(&self.stores.namespace, parts, mode);
-        self.decide_fast(&request, counts)
+        match self.stores.primary.decide(request) {
+            MaybeReady::Ready(Some(Ok(decision))) => {
+                self.tally.count(mode, &decision, &|index| Counters::from(&parts[index]));
+                if let Some(begun) = begun {
+                    self.tally.decided_in_memory(begun.elapsed());
+                }
+                MaybeReady::ready(decision)
+            }
+            failed => self.decide_after_call(parts, self.operation(mode), failed),
+        }
     }
 
-    /// Decides a request of several parts step by step. The policies are known already.
-    pub(super) fn decide_parts_by_steps(
+    /// Continues after a store that should have decided at once has failed, or has to wait.
+    #[cold]
+    #[inline(never)]
+    fn decide_after_call(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        called: StoreFuture<Decision>,
+    ) -> MaybeReady<Decision> {
+        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
+        let loads = self.in_flight.loads(&*self.stores.primary, &request);
+        self.await_store(parts, operation, (self.breaker.observe(), &loads), called)
+    }
+
+    /// Decides a request of several parts, by the fast path if it applies. The policies are known
+    /// already.
+    pub(super) fn decide_parts(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
     ) -> MaybeReady<Decision> {
+        if self.allows_fast_path(operation) && self.are_fast(parts, operation.mode) {
+            return self.decide_fast(parts, operation.mode);
+        }
         let Some(first) = parts.first() else {
             return MaybeReady::ready(Decision::undecided(Cost::ZERO, Origin::Unlimited));
         };
@@ -277,16 +285,28 @@ impl Pipeline {
         let loads = self.in_flight.loads(&*self.stores.primary, &request);
         // This check precedes the call, so that a request beyond the bound costs almost nothing.
         if let Some(refusal) = self.in_flight.refusal(&loads) {
-            return self.decide_refused(parts, operation, refusal);
+            return self.decide_overloaded(parts, operation, refusal.figures());
         }
-        match self.call_store(parts, operation) {
+        let called = self.call_store(parts, operation);
+        self.await_store(parts, operation, (call, &loads), called)
+    }
+
+    /// Continues after the store was called: at once if its result is ready, otherwise later.
+    fn await_store(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        (call, loads): (CallToken, &ServerLoads<'_>),
+        called: StoreFuture<Decision>,
+    ) -> MaybeReady<Decision> {
+        match called {
             MaybeReady::Ready(Some(result)) => {
                 self.conclude(parts, operation, Called { token: call, is_partial: false }, result)
             }
             MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
-            MaybeReady::Boxed(pending) => match self.in_flight.enter(&loads) {
+            MaybeReady::Boxed(pending) => match self.in_flight.enter(loads) {
                 Ok(waiting) => self.wait_for_store(parts, operation, (call, waiting), pending),
-                Err(refusal) => self.decide_refused(parts, operation, refusal),
+                Err(refusal) => self.decide_overloaded(parts, operation, refusal.figures()),
             },
         }
     }
@@ -431,4 +451,14 @@ impl Pipeline {
         }
         decision
     }
+}
+
+/// Returns whether the policy alone denies nothing, and the store needs no other policy in its
+/// place.
+#[inline(always)]
+fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
+    // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
+    // concurrency limit, the store must not get the whole policy.
+    let is_whole = mode != Mode::Charge || !policy.has_permits();
+    is_whole && policy.needs_only_store(mode.required(cost))
 }

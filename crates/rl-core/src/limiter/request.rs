@@ -458,7 +458,9 @@ impl<'a> LimiterRequest<'a> {
     fn decide(self, mode: Mode) -> MaybeReady<Decision> {
         match (self.subjects.0, self.policy, self.cost) {
             (Subjects::Parts(parts), None, None) => {
-                self.pipeline.decide_parts(parts, mode, self.reserves)
+                let operation = self.pipeline.operation(mode);
+                self.pipeline
+                    .decide_parts(parts, Operation { reserves: self.reserves, ..operation })
             }
             (Subjects::Subject(subject), None, _) => {
                 self.pipeline.decide(subject, mode, self.cost_of_one(), self.reserves)
@@ -498,7 +500,8 @@ impl<'a> LimiterRequest<'a> {
         let (pipeline, mode) = (self.pipeline, operation.mode);
         let counted = (of.subject, self.cost_of_one());
         if !pipeline.enabled {
-            return pipeline.decide_disabled(counted, mode);
+            let (subject, cost) = counted;
+            return pipeline.decide_without_store(subject, cost, operation, Origin::Disabled);
         }
         let rules = pipeline.current_rules();
         let label = rules.as_ref().and_then(|rules| rules.label_of_rule(of.rule));
@@ -664,10 +667,7 @@ fn decide_parts(
     wait: Option<Wait>,
 ) -> MaybeReady<Decision> {
     match wait {
-        None if operation.deadline == pipeline.stores.deadline => {
-            pipeline.decide_parts(parts, operation.mode, operation.reserves)
-        }
-        None => pipeline.decide_parts_by_steps(parts, operation),
+        None => pipeline.decide_parts(parts, operation),
         Some(wait) => QueuedRequest::of_parts(pipeline, parts, wait, operation).check(),
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::pipeline::Pipeline;
 use super::stores::Pending;
-use crate::decision::{Decision, Origin};
+use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
@@ -132,15 +132,6 @@ impl Pipeline {
             }
             (found, _) => found,
         }
-    }
-
-    /// Allows a request because the limiter is switched off. Looks up no policy.
-    pub(super) fn decide_disabled(
-        &self,
-        (subject, cost): (&Subject, Cost),
-        mode: Mode,
-    ) -> MaybeReady<Decision> {
-        self.decide_without_store(subject, cost, self.operation(mode), Origin::Disabled)
     }
 
     /// Decides a request under rules whose policies were not found. Without them, a fallback cannot

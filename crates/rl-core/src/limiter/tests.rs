@@ -25,7 +25,9 @@ use crate::observe::{DecisionEvent, Event, EventKind, Observer};
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture};
+use crate::store::{
+    DecideRequest, LeaseStatus, Renewal, Reset, Settlement, Store, StoreFuture, StoreReport,
+};
 use crate::time::{ManualClock, Timestamp, TokioClock};
 
 const KINDS: [FailureKind; 6] = [
@@ -56,6 +58,7 @@ pub(super) struct Faulty {
     memory: MemoryStore,
     failure: Mutex<Option<FailureKind>>,
     asked: AtomicUsize,
+    decides_at_once: bool,
 }
 
 impl Faulty {
@@ -79,6 +82,10 @@ impl Faulty {
 impl Store for Faulty {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         self.answer(|| self.memory.decide(request))
+    }
+
+    fn report(&self) -> StoreReport<'_> {
+        StoreReport { decides_at_once: self.decides_at_once, ..StoreReport::default() }
     }
 
     fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<LeaseStatus> {

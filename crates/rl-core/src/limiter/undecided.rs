@@ -11,7 +11,7 @@ use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError, Subject};
-use crate::store::{DecideRequest, FullServer, Mode, Part, StoreFuture};
+use crate::store::{DecideRequest, Mode, Part, StoreFuture};
 
 impl Pipeline {
     /// Decides a request that the store has failed to decide. Records the failure with the breaker:
@@ -54,6 +54,9 @@ impl Pipeline {
     /// client can cause an overload, so an overload must not lift the limits.
     ///
     /// `figures` are the number of decisions in flight and its bound, for the log.
+    ///
+    /// A server without a free slot is overloaded even if it is silent, because a flood may be the
+    /// reason. Only a request that waits for the server until the deadline can find an outage.
     #[inline(never)]
     pub(super) fn decide_overloaded(
         self: &Arc<Self>,
@@ -78,19 +81,6 @@ impl Pipeline {
             Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
             None => self.apply_failure_policy(parts, operation, failure),
         }
-    }
-
-    /// Decides a request for which a server has no free slot.
-    ///
-    /// This is an overload even if the server is silent, because a flood may be the reason. Only a
-    /// request that waits for the server until the deadline can find an outage.
-    pub(super) fn decide_refused(
-        self: &Arc<Self>,
-        parts: &[Part<'_>],
-        operation: Operation,
-        FullServer { in_flight, bound }: FullServer,
-    ) -> MaybeReady<Decision> {
-        self.decide_overloaded(parts, operation, (in_flight, bound))
     }
 
     /// Decides a request that the store has not decided.

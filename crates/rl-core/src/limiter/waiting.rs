@@ -167,12 +167,8 @@ impl QueuedRequest {
             Counted::Subject(subject, cost, _) => {
                 self.pipeline.decide_by_steps(subject, *cost, operation)
             }
-            Counted::Parts(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.as_parts(), operation)
-            }
-            Counted::Rules(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
-            }
+            Counted::Parts(parts, _) => self.pipeline.decide_parts(&parts.as_parts(), operation),
+            Counted::Rules(parts, _) => self.pipeline.decide_parts(&parts.parts(), operation),
         }
     }
 

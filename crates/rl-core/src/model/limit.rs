@@ -319,8 +319,8 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns the share of one of `instances`: the limit divided by their number and rounded down,
-    /// but at least `least` units, and never more than the limit.
+    /// Returns the limit of each of `instances` equal instances: this one divided by their number and
+    /// rounded down. It grants at least `least` units at once, and never more than this one.
     pub(crate) fn share(self, instances: u64, least: u64) -> Self {
         let part = |whole: u64, least: u64| (whole / instances).max(least).min(whole);
         let (max, algorithm) = match self.algorithm {

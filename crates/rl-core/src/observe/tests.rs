@@ -19,7 +19,7 @@ fn lines_of_code() -> BTreeSet<&'static str> {
 fn lines_of_document() -> BTreeSet<&'static str> {
     let (document, _) = include_str!("mod.rs").split_once("//! # Spans").unwrap();
     let rows = document.lines().filter_map(|line| line.strip_prefix("//! | `"));
-    // The second column contains the log line at the end of a condition, or a level.
+    // The second column contains a level, or the log line that reports the end of the condition.
     let columns = rows.flat_map(|row| row.split('|').take(2));
     columns
         .filter_map(|column| {

@@ -40,35 +40,6 @@ pub(crate) struct DecisionCounts {
 
 const _: () = assert!(size_of::<DecisionCounts>() == 64);
 
-/// The counts of a thread that change with a decision on one part.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PartCounts<'a> {
-    pub(crate) decisions: &'a DecisionCounts,
-    /// The requests that the rule of the part allows. Without a rule, the policy of the part is the
-    /// one that all subjects share.
-    pub(crate) within_rule: Option<&'a ThreadCount>,
-}
-
-impl PartCounts<'_> {
-    /// Counts a request that was charged `units` at the time `at`, as
-    /// [`DecisionCounts::try_add_allowed`] does.
-    #[inline(always)]
-    pub(crate) fn try_add_allowed(self, units: u64, at: Timestamp) -> bool {
-        let is_added = self.decisions.try_add_allowed(units, at);
-        if is_added && let Some(within) = self.within_rule {
-            within.add(1, Writer::Sole);
-        }
-        is_added
-    }
-
-    /// Counts a request that the limits in `over` denied at the time `at`, as
-    /// [`DecisionCounts::try_add_denied`] does. Also returns false if the part has a rule.
-    #[inline(always)]
-    pub(crate) fn try_add_denied(self, over: impl FnOnce() -> LimitSet, at: Timestamp) -> bool {
-        self.within_rule.is_none() && self.decisions.try_add_denied(over(), at)
-    }
-}
-
 /// The decisions of a store with one outcome.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounts {
@@ -133,36 +104,6 @@ impl DecisionCounts {
     #[inline(always)]
     pub(crate) const fn of_outcome(&self, is_allowed: bool) -> &OutcomeCounts {
         if is_allowed { &self.allowed } else { &self.denied }
-    }
-
-    /// Counts a request that was charged `units` at the time `at`. Must be called on the thread of
-    /// these counts. Returns false, and counts nothing, if the subject of the decision is to be
-    /// recorded too.
-    #[inline(always)]
-    pub(crate) fn try_add_allowed(&self, units: u64, at: Timestamp) -> bool {
-        if self.allowed.is_record_due(at) {
-            return false;
-        }
-        self.allowed.count.add(1, Writer::Sole);
-        self.granted.add(units, Writer::Sole);
-        true
-    }
-
-    /// Counts a request that the limits in `over` denied at the time `at`. They belong to the
-    /// policy that all subjects share. Must be called on the thread of these counts.
-    ///
-    /// Returns false, and counts nothing, if the subject of the decision is to be recorded too.
-    /// Also returns false if no such denial was counted on this thread before: `add_over` has to
-    /// allocate the counts.
-    #[inline(always)]
-    pub(crate) fn try_add_denied(&self, over: LimitSet, at: Timestamp) -> bool {
-        let Some(denied_by) = self.denied_by.get() else { return false };
-        if self.denied.is_record_due(at) {
-            return false;
-        }
-        self.denied.count.add(1, Writer::Sole);
-        denied_by.add(over, Writer::Sole);
-        true
     }
 
     /// Counts a denial by the limits in `over`. They belong to the policy that all subjects share.

@@ -38,7 +38,7 @@ mod store_stats;
 mod thread_slot;
 mod top;
 
-pub(crate) use decision_counts::{DecisionCounts, PartCounts, is_record_due};
+pub(crate) use decision_counts::{DecisionCounts, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{
@@ -52,7 +52,3 @@ pub(crate) use store_stats::next_store_id;
 pub use store_stats::{MemoryStats, RedisStats, StoreStats};
 pub use top::TopSubject;
 pub(crate) use top::TopSubjects;
-
-/// Whether limiters count. Only the package `rl-core-uncounted` counts nothing. The benchmark
-/// compares it with this one, which shows what counting costs.
-pub(crate) const IS_COUNTED: bool = !cfg!(feature = "uncounted");

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current, sole};
+use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current};
 
 /// A value of which each thread has its own copy. All copies are allocated at once.
 ///
@@ -76,13 +76,6 @@ impl<T: Default> Default for PerThread<T> {
 }
 
 impl<T> PerThread<T> {
-    /// Returns the copy that only the current thread writes; `None` if the thread has none yet, or
-    /// shares one.
-    #[inline(always)]
-    pub(crate) fn sole(&self) -> Option<&T> {
-        Some(&self.0[sole()?])
-    }
-
     /// Returns the copy of the current thread.
     #[inline(always)]
     pub(crate) fn own(&self) -> OwnShard<'_, T> {

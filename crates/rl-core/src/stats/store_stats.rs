@@ -2,9 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(feature = "redis")]
-use super::IS_COUNTED;
-
 /// The counts of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -101,9 +98,7 @@ impl Default for RedisCounts {
 impl RedisCounts {
     /// Adds `number` to one of the counts.
     pub(crate) fn add(count: &AtomicU64, number: u64) {
-        if IS_COUNTED {
-            count.fetch_add(number, Ordering::Relaxed);
-        }
+        count.fetch_add(number, Ordering::Relaxed);
     }
 
     /// Counts a script call, and whether it failed.

@@ -34,14 +34,6 @@ impl Drop for SlotClaim {
     }
 }
 
-/// Returns the slot that belongs to this thread alone; `None` if it has none yet, or a shared one.
-#[inline(always)]
-pub(super) fn sole() -> Option<usize> {
-    let slot = SLOT.get();
-    // Neither `SHARED_SLOT` nor `UNASSIGNED` is below the bound.
-    (slot < OWN_SLOTS).then_some(slot)
-}
-
 /// Returns the slot of this thread.
 #[inline(always)]
 pub(super) fn current() -> usize {

@@ -14,8 +14,8 @@ const REPORTED: usize = 32;
 /// A subject with many units or denials, and an estimate of their number.
 ///
 /// The true number lies between `count - error` and `count`, except for the effect of sampling. If
-/// decisions come in quick succession, each thread records one of them in a millisecond, and counts
-/// it for all of them.
+/// decisions come in quick succession, each thread records at most one in a millisecond, and counts
+/// it for all since its last record.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TopSubject {

@@ -62,7 +62,6 @@
 //! # Ok(()) }
 //! ```
 
-mod fast_path;
 mod fingerprint;
 mod lane_sums;
 pub(crate) mod memory;
@@ -78,8 +77,6 @@ mod settlement;
 use std::fmt;
 use std::sync::Arc;
 
-pub use fast_path::FastPath;
-pub(crate) use fast_path::FastPathLimiter;
 pub(crate) use fingerprint::SubjectHasher;
 pub use namespace::{InvalidNamespace, Namespace};
 #[cfg(feature = "redis-tls")]
@@ -120,20 +117,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
-
-    /// Decides `request` immediately if the store can do so without waiting, and counts the
-    /// decision with the limiter. Otherwise changes nothing, and returns
-    /// `limiter.decide_by_steps(request)`.
-    ///
-    /// This is the synchronous fast path, for requests that need no deadline, failure policy or
-    /// events. The default returns `limiter.decide_by_steps(request)`.
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        limiter.decide_by_steps(request)
-    }
 
     /// Decides `request` with the state of this process, without a call to a server: by a cached
     /// denial, or with leased units.
@@ -224,25 +207,22 @@ pub struct StoreReport<'a> {
     /// A limiter registers itself there. The registry finds limiters that share counters but have
     /// different limits. Without a registry, the limiters of the store are not compared.
     pub registry: Option<&'a LimiterRegistry>,
+    /// Whether [`Store::decide`] is always ready at once.
+    ///
+    /// The limiter then calls it without a deadline, without the circuit breaker, and without a
+    /// bound on decisions in flight. A failure is still handled by the failure policy.
+    pub decides_at_once: bool,
 }
 
 impl Default for StoreReport<'_> {
     fn default() -> Self {
-        Self { label: "store", stats: StoreStats::None, registry: None }
+        Self { label: "store", stats: StoreStats::None, registry: None, decides_at_once: false }
     }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         (**self).decide(request)
-    }
-
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        (**self).try_decide(request, limiter)
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {

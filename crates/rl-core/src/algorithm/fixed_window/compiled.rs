@@ -80,12 +80,6 @@ impl CompiledWindows {
         states.numbers().add(units, self.lane_mask, self.overflow_bias)
     }
 
-    /// Subtracts `units`, which were added to every window.
-    #[inline]
-    pub(super) fn subtract(&self, states: &PackedStates, units: u32) -> Lanes {
-        states.numbers().subtract(units, self.lane_mask)
-    }
-
     /// Returns the end of the window in `lane`, as a relative time, and the units used in it. Both
     /// are 0 if no window is open.
     #[inline]

@@ -12,7 +12,7 @@
 
 use super::Alignment;
 use super::compiled::CompiledWindows;
-use super::lanes::{LANES, Lanes, PackedStates, PackedTime};
+use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -23,8 +23,6 @@ pub(crate) const NO_LANE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// The lanes of the limits that deny the request, one bit for each.
-    pub(crate) over: u16,
     /// The relative time until which requests of this cost are denied. If a limit has no units
     /// left, it is the time until which all requests are denied. It is 0 if none are denied.
     pub(crate) denied_until: u64,
@@ -55,6 +53,19 @@ impl DecidedWindows<'_> {
         let reset = end.saturating_sub(self.decided_at);
         Outcome::of_window(windows.max[lane], used, reset, self.required)
     }
+
+    /// Returns whether the limit in `lane` denies the request, as its outcome says.
+    #[inline]
+    pub(crate) const fn is_over(
+        &self,
+        windows: &CompiledWindows,
+        lane: usize,
+        now: Timestamp,
+    ) -> bool {
+        let now = PackedTime { absolute: now.as_micros(), relative: self.decided_at };
+        let (_, used) = windows.window(self.states, lane, now);
+        windows.max[lane].saturating_sub(used) < self.required
+    }
 }
 
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
@@ -76,42 +87,33 @@ pub(crate) fn try_decide_fast(
     let units = units_of_lane(mode, cost)?;
     let sum = windows.add(states, units);
     if !sum.is_within_limits() {
-        let (over, denied_until) = try_deny(windows, states, now, mode, cost)?;
-        return Some(FastWindowsDecision { is_allowed: false, over, denied_until });
+        let denied_until = try_deny(windows, states, now, mode, cost)?;
+        return Some(FastWindowsDecision { is_allowed: false, denied_until });
     }
     if !is_open(windows, states, first_to_end, now) || now.relative >> 48 != 0 {
         return None;
     }
     states.set_numbers(sum.sums);
-    Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
+    Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
 }
 
-/// Charges `cost` if all windows are open and have more than it left. Returns the numbers after the
-/// charge. Otherwise returns `None` and changes nothing.
+/// Returns whether all windows are open and have more than `cost` left. [`try_decide_fast`] then grants
+/// a check.
 ///
 /// `first_to_end` is that of [`try_decide_fast`].
 #[inline(always)]
-pub(crate) fn try_charge_open(
+pub(crate) fn grants_open(
     windows: &CompiledWindows,
-    states: &mut PackedStates,
+    states: &PackedStates,
     first_to_end: u8,
     now: PackedTime,
     cost: Cost,
-) -> Option<Lanes> {
-    let sum = windows.add(states, units_of_lane(Mode::Check, cost)?);
-    let is_granted = sum.is_within_limits() && now.relative >> 48 == 0;
-    if !is_granted || !is_open(windows, states, first_to_end, now) {
-        return None;
-    }
-    states.set_numbers(sum.sums);
-    Some(sum.sums)
-}
-
-/// Undoes the last charge, which [`try_charge_open`] made.
-pub(crate) fn undo_charge(windows: &CompiledWindows, states: &mut PackedStates, cost: Cost) {
-    if let Some(units) = units_of_lane(Mode::Check, cost) {
-        states.set_numbers(windows.subtract(states, units));
-    }
+) -> bool {
+    units_of_lane(Mode::Check, cost).is_some_and(|units| {
+        windows.add(states, units).is_within_limits()
+            && now.relative >> 48 == 0
+            && is_open(windows, states, first_to_end, now)
+    })
 }
 
 /// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or
@@ -147,59 +149,56 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
-/// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
-/// for each, or no lane if the check may still be allowed.
+/// Returns whether an open window is full and therefore denies a check. If not, the check may still
+/// be denied.
 ///
-/// The policy must not have a limit of 0. No lane is returned if the time does not fit into 48
-/// bits, or the cost into 32 bits.
+/// The policy must not have a limit of 0. Returns false if the time does not fit into 48 bits, or
+/// the cost into 32 bits.
 #[inline(always)]
-pub(crate) fn deny_full(
+pub(crate) fn is_denied_by_full(
     windows: &CompiledWindows,
     states: &PackedStates,
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> u16 {
+) -> bool {
     if mode == Mode::Check && cost == Cost::ONE && now.relative >> 48 == 0 {
         let full = states.numbers().exceeding(windows.overflow_bias);
         if full.is_single()
             && let Some(lane) = full.last()
             && is_surely_open(windows, lane, states.time(lane), now)
         {
-            return full.bits();
+            return true;
         }
     }
-    deny_full_slow(windows, states, now, mode, cost)
+    is_denied_by_full_slow(windows, states, now, mode, cost)
 }
 
 #[inline(never)]
-fn deny_full_slow(
+fn is_denied_by_full_slow(
     windows: &CompiledWindows,
     states: &PackedStates,
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> u16 {
+) -> bool {
     let fits = cost.units() >> 32 == 0 && fits(now.relative);
     if mode != Mode::Check || cost == Cost::ZERO || !fits {
-        return 0;
+        return false;
     }
     let full = states.numbers().exceeding(windows.overflow_bias);
     if !full.last().is_some_and(|last| is_open(windows, states, last as u8, now)) {
-        return 0;
+        return false;
     }
-    let denies = |lane: usize| {
+    (0..windows.count.min(LANES)).any(|lane| {
         let is_open = is_open(windows, states, lane as u8, now);
         let used = if is_open { states.number(lane) } else { 0 };
         windows.max[lane].saturating_sub(used) < cost.units()
-    };
-    let lanes = 0..windows.count.min(LANES);
-    lanes.fold(0, |denying, lane| denying | u16::from(denies(lane)) << lane)
+    })
 }
 
-/// Denies `cost` if an open window has too little left. Returns the lanes of the limits that deny
-/// it, one bit for each, and the time until which it is denied. Returns `None` if it is not certain
-/// that a window denies it.
+/// Denies `cost` if an open window has too little left. Returns the time until which it is denied,
+/// or `None` if it is not certain that a window denies it.
 #[inline(never)]
 fn try_deny(
     windows: &CompiledWindows,
@@ -207,12 +206,12 @@ fn try_deny(
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> Option<(u16, u64)> {
+) -> Option<u64> {
     if mode != Mode::Check || !fits(now.relative) {
         return None;
     }
     let units = cost.units();
-    let mut over = 0;
+    let mut is_denied = false;
     let mut available = units;
     // `until_one` is the latest end of the windows that deny one unit, and `until_all` that of the
     // windows that deny the whole cost.
@@ -223,7 +222,7 @@ fn try_deny(
         let (end, used) = windows.window(states, lane, now);
         let remaining = max.saturating_sub(used);
         if remaining < units {
-            over |= 1 << lane;
+            is_denied = true;
             available = available.min(remaining);
             if remaining == 0 && max > 0 {
                 until_one = end.max(until_one);
@@ -234,7 +233,7 @@ fn try_deny(
         }
     }
     let until = if available == 0 { until_one } else { until_all };
-    (over != 0).then_some((over, until))
+    is_denied.then_some(until)
 }
 
 /// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
@@ -360,7 +359,7 @@ pub(crate) fn first_to_end(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Plan, PlanStep, SubjectStates, SubjectStatesMut};
+    use crate::algorithm::{Plan, SubjectStates, SubjectStatesMut};
     use crate::model::Limit;
     use proptest::prelude::*;
 
@@ -424,25 +423,15 @@ mod tests {
                     prop_assert!(granted && opened == after);
                     prop_assert_eq!(first, first_to_end(windows, &after, time));
                 }
-                let over = |step: &PlanStep| {
-                    step.available(states.read(), now) < step.limit().units(cost.units())
-                };
-                let steps = plan.steps().iter().enumerate();
-                let over = steps.fold(0, |lanes, (lane, step)| lanes | u16::from(over(step)) << lane);
                 if time.relative < known {
-                    let denied = deny_full(windows, &before, time, mode, cost);
-                    let is_known = denied != 0;
-                    prop_assert!(!is_known || judgement.charged == 0 && until_before <= known);
-                    let has_zero = limits.iter().any(|limit| limit.max() == 0);
-                    prop_assert!(!is_known || has_zero || denied == over);
+                    let is_denied = is_denied_by_full(windows, &before, time, mode, cost);
+                    prop_assert!(!is_denied || judgement.charged == 0 && until_before <= known);
                 }
                 let mut packed = before;
                 if let Some(decided) = try_decide_fast(windows, &mut packed, first, time, mode, cost) {
                     prop_assert_eq!(packed, after);
                     prop_assert_eq!(decided.is_allowed, judgement.charged > 0 && granted);
-                    prop_assert_eq!(decided.is_allowed, decided.over == 0);
                     if !decided.is_allowed {
-                        prop_assert_eq!(decided.over, over);
                         prop_assert_eq!(decided.denied_until, until_before);
                     }
                 }

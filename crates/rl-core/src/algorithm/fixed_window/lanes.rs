@@ -38,13 +38,6 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
-    /// Undoes [`add`](Self::add).
-    #[inline]
-    pub(super) fn subtract(self, units: u32, mask: Self) -> Self {
-        let units = u64::from(units) << 32 | u64::from(units);
-        Self::each(|i| self.0[i].wrapping_sub(units & mask.0[i]))
-    }
-
     /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a
     /// number does not fit into 31 bits.
     #[inline(always)]
@@ -133,12 +126,6 @@ impl LaneSet {
     pub(super) const fn is_single(self) -> bool {
         self.0.is_power_of_two()
     }
-
-    /// Returns the lanes, one bit for each.
-    #[inline(always)]
-    pub(super) const fn bits(self) -> u16 {
-        self.0
-    }
 }
 
 impl Iterator for LaneSet {
@@ -204,13 +191,6 @@ impl PackedStates {
     #[inline(always)]
     pub(crate) fn set_numbers(&mut self, numbers: Lanes) {
         self.numbers = numbers.numbers();
-    }
-
-    /// Replaces the times of all lanes with those of `other`.
-    #[inline(always)]
-    pub(crate) const fn set_times_of(&mut self, other: &Self) {
-        self.times_low = other.times_low;
-        self.times_high = other.times_high;
     }
 
     /// Returns the states with every number lowered by `units`, but not below 0.

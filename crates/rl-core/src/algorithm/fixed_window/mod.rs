@@ -44,10 +44,10 @@ mod lanes;
 
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
-    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, deny_full, first_to_end,
-    try_charge_open, try_decide_fast, try_judge, try_open_fast, undo_charge,
+    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, first_to_end, grants_open,
+    is_denied_by_full, try_decide_fast, try_judge, try_open_fast,
 };
-pub(crate) use lanes::{LANES, Lanes, PackedStates, PackedTime};
+pub(crate) use lanes::{LANES, PackedStates, PackedTime};
 
 use super::divisor::Divisor;
 use super::{Counting, set_cells, used_cells};

@@ -25,7 +25,7 @@ impl Events {
         }
     }
 
-    /// Reports the end of a lack of memory, if there was one: the store has charged a request.
+    /// Ends a reported lack of memory, because the store has charged a request.
     pub(in crate::limiter) fn store_charged(&self) {
         if let Some(ended) = self.memory.ended() {
             observe::out_of_memory_ended(self.place(), ended);
@@ -34,7 +34,7 @@ impl Events {
         }
     }
 
-    /// Reports the end of an overload, if there was one: the store has decided a request.
+    /// Ends a reported overload, because the store has decided a request.
     pub(super) fn end_overload(&self) {
         if let Some(ended) = self.overload.ended() {
             observe::overload_ended(self.place(), ended);

@@ -1,9 +1,9 @@
 //! Counts the decisions of a limiter: the only place where decisions are counted.
 //!
 //! ```text
-//! store on the fast path ──► DecisionCounts ──► one subject: a few numbers of the thread
-//! Pipeline::report       ──► Tally::count ────► any other: also by origin and rule
-//! WaitingRequest::check  ──► Tally::count
+//! Pipeline::decide_fast, Pipeline::report, WaitingRequest::check
+//!   └─► Tally::count ──► DecisionCounts  a few numbers of the thread
+//!                    └─► TallyShard      other origins, rules and names
 //! ```
 //!
 //! Each thread counts in [`DecisionCounts`] and in a [`TallyShard`] of its own. `snapshot.rs` adds
@@ -27,11 +27,10 @@ use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::stats::{
-    DecisionCounts, IS_COUNTED, OwnShard, PartCounts, PerThread, REQUEST_BOUNDS, Sharded,
-    TimeHistogram, TopSubjects, is_record_due,
+    DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TimeHistogram, TopSubjects,
+    is_record_due,
 };
-use crate::store::{DecideRequest, Namespace, Part};
-use crate::time::Timestamp;
+use crate::store::Namespace;
 
 /// On each thread, at least one in this number of permits is timed.
 const TIMED_PERMITS: u64 = 64;
@@ -98,59 +97,15 @@ impl Tally {
         }
     }
 
-    /// Returns the counts of this thread if a decision in `mode` changes no others. The decision is
-    /// about one subject in the namespace of the limiter, under the policy of all subjects.
+    /// Returns the current time if the next decision of the thread in `mode` is to be timed.
     #[inline(always)]
-    pub(super) fn plain_counts(&self, mode: Mode) -> Option<PartCounts<'_>> {
-        let decisions = self.decisions_in(mode)?;
-        Some(PartCounts { decisions, within_rule: None })
-    }
-
-    /// Returns the counts of this thread that a decision on `part` alone changes in `mode`; `None` if
-    /// it changes others too.
-    #[inline(always)]
-    pub(super) fn counts_of_part(&self, part: &Part<'_>, mode: Mode) -> Option<PartCounts<'_>> {
-        let decisions = self.decisions_in(mode)?;
-        let within_rule = match self.rule(part.into()) {
-            Some(rule) => {
-                Some(&self.shards.own().counts.of_name(self.names.place_of_rule(rule)).within)
-            }
-            None if self.is_own(part.policy) => None,
-            None => return None,
-        };
-        Some(PartCounts { decisions, within_rule })
-    }
-
-    /// Returns the decisions of this thread; `None` if those in `mode` are not counted there, or if
-    /// the thread shares its counts.
-    #[inline(always)]
-    pub(super) fn decisions_in(&self, mode: Mode) -> Option<&DecisionCounts> {
-        match mode {
-            Mode::Check | Mode::CheckUpTo if IS_COUNTED => self.decisions.sole(),
-            _ => None,
+    pub(super) fn decision_begins(&self, mode: Mode) -> Option<Instant> {
+        let decisions = self.decisions.own().counts;
+        if !decisions.is_next_timed() || !matches!(mode, Mode::Check | Mode::CheckUpTo) {
+            return None;
         }
-    }
-
-    /// Counts an allowed request. Its parts were charged `units` together at the time `at`. No part
-    /// and no limit is in shadow. Returns false, and counts nothing, if [`count`](Self::count) needs
-    /// the decision.
-    pub(super) fn try_count_allowed(
-        &self,
-        request: &DecideRequest<'_>,
-        units: u64,
-        at: Timestamp,
-    ) -> bool {
-        let Some(decisions) = self.decisions_in(request.mode) else { return false };
-        if !decisions.try_add_allowed(units, at) {
-            return false;
-        }
-        let own = self.shards.own();
-        for part in request.parts {
-            if let Some(rule) = self.rule(part.into()) {
-                own.counts.of_name(self.names.place_of_rule(rule)).within.add(1, own.writer);
-            }
-        }
-        true
+        decisions.timing_begins();
+        Some(now())
     }
 
     /// Counts a decision in `mode`. `counters_of` returns the counters of the part at a position.
@@ -160,9 +115,6 @@ impl Tally {
         decision: &Decision,
         counters_of: &dyn Fn(usize) -> Counters<'a>,
     ) {
-        if !IS_COUNTED {
-            return;
-        }
         let OwnShard { counts: decisions, writer } = self.decisions.own();
         let charged = decision.charged_in_all();
         match mode {
@@ -282,9 +234,6 @@ impl Tally {
     /// Each thread records one of the calls that were sent within a millisecond. To read the clock
     /// and to record the time takes longer than all other counts of a decision.
     pub(super) fn store_called(&self, sent: Instant, micros: u64, before: Duration) {
-        if !IS_COUNTED {
-            return;
-        }
         let counts = self.shards.own().counts;
         if micros >= counts.next_timed_call.get() {
             counts.next_timed_call.set(micros.saturating_add(1_000));

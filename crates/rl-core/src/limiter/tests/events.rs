@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{advance, timeout};
 
+use crate::decision::Origin;
 use crate::limiter::tests::Faulty;
 use crate::limiter::{OnFailure, RateLimiter, Share};
 use crate::maybe_ready::MaybeReady;
@@ -315,6 +316,24 @@ async fn an_observer_of_conditions_leaves_the_fast_path_and_gets_no_decision() {
             .pipeline
             .has_fast_path
     );
+}
+
+/// A store that decides at once is called without the circuit breaker. If it fails, the failure is
+/// handled as that of any store.
+#[tokio::test(start_paused = true)]
+async fn the_failure_policy_decides_if_a_store_fails_that_decides_at_once() {
+    let store = Arc::new(Faulty { decides_at_once: true, ..Faulty::default() });
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).store(store.clone());
+    let limiter = limiter.build().unwrap();
+    assert!(limiter.pipeline.has_fast_path);
+    assert!(ready(limiter.check(&alice(), 1)).is_allowed());
+    store.fail_with(FailureKind::TimedOut);
+    let undecided = ready(limiter.check(&alice(), 1));
+    assert_eq!(undecided.origin(), Origin::FailedOpen(FailureKind::TimedOut));
+    store.fail_with(None);
+    assert!(!ready(limiter.check(&alice(), 1)).is_allowed());
+    let stats = limiter.stats();
+    assert_eq!((stats.allowed(), stats.denied()), (2, 1));
 }
 
 /// A source that answers after some time.

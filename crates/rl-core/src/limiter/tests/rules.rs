@@ -147,7 +147,7 @@ async fn a_limiter_without_a_deadline_waits_for_its_store() {
     assert!(decision.await.is_err(), "the store has not replied");
 }
 
-/// Fault: the decisions that reports asked for were counted like requests.
+/// Fault: peeks, which reports make, were counted as requests.
 #[tokio::test]
 async fn a_peek_under_a_rule_charges_and_counts_nothing() {
     let failing = Rule::named("records").policies(From(|subject: &Subject| {

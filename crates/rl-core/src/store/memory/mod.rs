@@ -16,7 +16,6 @@
 //! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
 //! unpacked entry.
 
-mod counting;
 mod entry;
 mod layout;
 mod locked_shards;
@@ -34,19 +33,19 @@ mod unpacked_entry;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use counting::{NotCounting, count_decision, count_fast, count_steady};
-use packed_entry::TimeBase;
+use packed_entry::{FastDecision, TimeBase};
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
+use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, FastPath, Lease, LeaseStatus, LimiterRegistry, Part, Renewal, Reset, Settlement,
-    Store, StoreFuture, StoreReport,
+    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Part, Renewal, Reset, Settlement, Store,
+    StoreFuture, StoreReport,
 };
-use crate::decision::Decision;
+use crate::decision::{Decision, OpenWindows, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -150,23 +149,19 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Decides a request of one part. If the store cannot decide it, changes nothing, and returns
-    /// `limiter.decide_by_steps(request)`.
+    /// Decides a request of one part.
     #[inline(never)]
-    fn try_decide_part(
-        &self,
-        part: &Part<'_>,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
+    fn decide_part(&self, part: &Part<'_>, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
         let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
         // The clock is read under the lock, so that decisions are made in the order of their times.
         let now = self.clock.now();
         let args = DecideArgs::new(part, request.mode, now);
         match shard.try_decide_fast(subject, args) {
-            Some(decided) => count_fast(request, args, decided, limiter),
-            None => decide_without_lanes(shard, subject, request, now, limiter),
+            Some(FastDecision { at, is_allowed, states }) => MaybeReady::ready(Ok(
+                Decision::from_windows(args.policy, args.cost, at, is_allowed, states),
+            )),
+            None => decide_without_lanes(&mut shard, subject, request, now),
         }
     }
 
@@ -183,46 +178,37 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 /// Decides a request of one part that the comparison of lanes does not decide.
-///
-/// If a charge would exceed the number of states that one subject may have, changes nothing, and
-/// returns `limiter.decide_by_steps(request)`.
 #[inline(never)]
 fn decide_without_lanes(
-    mut shard: MutexGuard<'_, Shard>,
+    shard: &mut Shard,
     subject: Fingerprint,
     request: &DecideRequest<'_>,
     now: Timestamp,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
+) -> StoreFuture<Decision> {
     // Build the arguments again. If the caller passed a reference to its arguments, the compiler
     // could not keep them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
-    if args.policy.plan().has_many_windows()
+    let DecideArgs { policy, cost, .. } = args;
+    if policy.plan().has_many_windows()
         && let Some(steady) = shard.try_decide_steady(subject, args)
     {
-        return count_steady(request, args, steady, limiter);
+        let SteadyDecision { before, at, is_allowed, charged, later } = steady;
+        let required = if is_allowed { Cost::ZERO } else { cost };
+        let open = OpenWindows::boxed(before, charged, required, later);
+        let policy = PolicyHandle::from(policy);
+        return MaybeReady::ready(Ok(Decision::from_open_windows(
+            policy, cost, at, is_allowed, open,
+        )));
     }
     // The decision is completed inside the answer, so that it is not copied.
-    let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
-    if let MaybeReady::Ready(Some(decision)) = &mut answer {
+    let mut answer = MaybeReady::ready(Ok(Decision::pending(policy, cost)));
+    if let MaybeReady::Ready(Some(Ok(decision))) = &mut answer {
         match shard.decide(subject, args, decision) {
-            // Counted under the lock, so that the processor need not wait for its release first.
-            Ok(()) => {
-                decision.note_clock(args.now);
-                count_decision(request, decision, limiter);
-            }
-            Err(TooManyStates) => {
-                drop(shard);
-                answer = limiter.decide_by_steps(request);
-            }
+            Ok(()) => decision.note_clock(now),
+            Err(TooManyStates) => answer = MaybeReady::ready(Err(too_many_states())),
         }
     }
     answer
-}
-
-/// Returns whether a request has one part, which is enforced and disclosed.
-fn is_of_one_part(request: &DecideRequest<'_>) -> bool {
-    matches!(request.parts, [part] if part.is_plain())
 }
 
 /// Returns the error of a charge that would exceed the number of states that one subject may have.
@@ -236,25 +222,10 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if !is_of_one_part(&request) {
-            return MaybeReady::ready(self.decide_parts(&request));
-        }
-        let result = match self.try_decide(&request, &FastPath::new(&NotCounting, None)) {
-            MaybeReady::Ready(Some(decision)) => Ok(decision),
-            _ => Err(too_many_states()),
-        };
-        MaybeReady::ready(result)
-    }
-
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
         // A function of its own for each case, so that neither saves registers for the other.
         match request.parts {
-            [part] if part.is_plain() => self.try_decide_part(part, request, limiter),
-            _ => self.try_decide_parts(request, limiter),
+            [part] if part.is_plain() => self.decide_part(part, &request),
+            _ => MaybeReady::ready(self.decide_parts(&request)),
         }
     }
 
@@ -263,6 +234,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             label: "memory",
             stats: StoreStats::Memory(self.stats()),
             registry: Some(&self.registry),
+            decides_at_once: true,
         }
     }
 

@@ -26,13 +26,11 @@ use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
 use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::{
-    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, Lanes, PackedStates,
-    PackedTime,
+    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, PackedStates, PackedTime,
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{ClockLag, Decision, Outcomes};
-use crate::model::Cost;
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// The number of microseconds in a tick. The end of a denial is stored in ticks.
@@ -90,22 +88,8 @@ const fn fits(relative: u64) -> bool {
 pub(super) struct FastDecision<'a> {
     pub(super) at: PackedTime,
     pub(super) is_allowed: bool,
-    /// The limits that deny the request.
-    pub(super) over: LimitSet,
     /// The states after the decision. They are borrowed, so that they are copied only once.
     pub(super) states: &'a PackedStates,
-}
-
-/// A charge to open windows.
-#[derive(Debug)]
-pub(super) struct OpenCharge<'a> {
-    pub(super) at: PackedTime,
-    /// The states after the charge.
-    pub(super) states: &'a PackedStates,
-    /// The numbers of `states`.
-    pub(super) numbers: Lanes,
-    /// The relative time of the last change before the charge.
-    pub(super) last_change: u64,
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.
@@ -180,25 +164,20 @@ impl PackedEntry {
         }
         // While a recorded denial applies, an open window that is full denies the request. The end
         // of the denial is known, so it need not be computed again.
-        let denied = if at.relative < self.denied_until() {
-            fixed_window::deny_full(windows, &self.states, at, mode, cost)
-        } else {
-            0
-        };
-        if denied != 0 {
-            let over = LimitSet::from_bits(denied);
-            return Some(FastDecision { at, is_allowed: false, over, states: &self.states });
+        if at.relative < self.denied_until()
+            && fixed_window::is_denied_by_full(windows, &self.states, at, mode, cost)
+        {
+            return Some(FastDecision { at, is_allowed: false, states: &self.states });
         }
         let states = &mut self.states;
-        let FastWindowsDecision { is_allowed, over, denied_until } =
+        let FastWindowsDecision { is_allowed, denied_until, .. } =
             fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?;
         if is_allowed {
             self.set_last_change(at.relative);
         } else if denied_until > self.denied_until() {
             self.note_denial(denied_until);
         }
-        let over = LimitSet::from_bits(over);
-        Some(FastDecision { at, is_allowed, over, states: &self.states })
+        Some(FastDecision { at, is_allowed, states: &self.states })
     }
 
     /// Grants the first request of a subject, if all limits are fixed windows that grant it.
@@ -442,7 +421,7 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let at = self.decision_time(base, args.now);
         let is_allowed = fixed_window::try_judge(windows, &self.states, at, args.cost)?;
-        Some(FastDecision { at, is_allowed, over: LimitSet::EMPTY, states: &self.states })
+        Some(FastDecision { at, is_allowed, states: &self.states })
     }
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. The
@@ -455,32 +434,18 @@ impl PackedEntry {
         (run::would_grant(&args, states, at), at)
     }
 
-    /// Charges `cost` at the time `now`, if all limits are open windows that grant it, the entry was
-    /// not changed later, and no denial is recorded. Returns the charge, or `None` if nothing was
-    /// charged.
+    /// Returns whether all limits are open windows that grant the cost at the time of the request, the
+    /// entry was not changed later, and no denial is recorded.
     #[inline(always)]
-    pub(super) fn try_charge_open(
-        &mut self,
+    pub(super) fn grants_open(
+        &self,
         windows: &CompiledWindows,
         base: TimeBase,
-        now: Timestamp,
-        cost: Cost,
-    ) -> Option<OpenCharge<'_>> {
-        let at = PackedTime { absolute: now.as_micros(), relative: base.relative(now.as_micros()) };
-        let last_change = self.relative_last_change();
-        if at.relative < last_change.max(self.denied_until()) {
-            return None;
-        }
-        let (states, first_to_end) = (&mut self.states, self.first_to_end);
-        let numbers = fixed_window::try_charge_open(windows, states, first_to_end, at, cost)?;
-        self.set_last_change(at.relative);
-        Some(OpenCharge { at, states: &self.states, numbers, last_change })
-    }
-
-    /// Undoes the last charge, which was made to open windows. The entry was last changed at
-    /// `last_change` before that charge.
-    pub(super) fn undo_open(&mut self, windows: &CompiledWindows, cost: Cost, last_change: u64) {
-        fixed_window::undo_charge(windows, &mut self.states, cost);
-        self.set_last_change(last_change);
+        args: DecideArgs<'_>,
+    ) -> bool {
+        let now = args.now.as_micros();
+        let at = PackedTime { absolute: now, relative: base.relative(now) };
+        at.relative >= self.relative_last_change().max(self.denied_until())
+            && fixed_window::grants_open(windows, &self.states, self.first_to_end, at, args.cost)
     }
 }

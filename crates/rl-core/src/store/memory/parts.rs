@@ -7,14 +7,12 @@
 //!
 //! There is no deadlock: all operations lock shards in one order (`locked_shards.rs`).
 //!
-//! If all subjects are known, different and have packed entries, they are charged without a
-//! judgement, in one pass. If one of them is denied, the charges of the others are undone before
-//! the shards are unlocked. A charge to open windows has changed only their counts and the time of
-//! the last change. After other charges, a copy of the entry is restored. A copy takes 72 bytes, and
-//! restores also what a refund would not: a window that the charge has opened.
+//! If all subjects are known, different, and have open windows that grant their costs, one comparison
+//! judges each of them, and each is charged by one addition. This is the case of nearly all allowed
+//! requests.
 //!
-//! All other requests are judged first, which changes nothing. Parts of one subject are then one
-//! group. If the judgement grants the units, the charge grants them too, because the shards are
+//! All other requests are judged by their plans, which changes nothing. Parts of one subject are then
+//! one group. If the judgement grants the units, the charge grants them too, because the shards are
 //! still locked and the time is the same. Only a new subject in a full shard may still be denied by
 //! the charge, because it may be counted in the entry that new subjects share. Such subjects are
 //! therefore charged first. If one of them is denied, the shared entries are restored from copies. No
@@ -23,50 +21,23 @@
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::counting::{count_whole, try_count_allowed};
 use super::entry::Entry;
 use super::locked_shards::{LockOrder, LockedShards};
 use super::packed_entry::FastDecision;
 use super::run::{DecideArgs, TooManyStates};
-use super::shard::{PackedCharges, PartCharge, Shard};
+use super::shard::Shard;
 use super::{MemoryStore, SHARDS, too_many_states};
 use crate::decision::{Decision, DecisionList, PartFlags};
-use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, check_count, common_units};
-use crate::store::{DecideRequest, FastPath, Part};
+use crate::store::{DecideRequest, Part};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
 
 /// The units to charge to each group. A group with `None` is not charged.
 type GroupUnits = SmallVec<[Option<u64>; 8]>;
-
-/// The decisions on the parts of a request.
-struct DecidedList {
-    list: DecisionList,
-    flags: PartFlags,
-    /// `None` if a part was not charged its cost, or if a part or a limit is in shadow.
-    charge: Option<ListCharge>,
-}
-
-/// The charge of its cost to each part of a request.
-#[derive(Clone, Copy)]
-struct ListCharge {
-    at: Timestamp,
-    /// The units that were charged to all parts together.
-    units: u64,
-}
-
-/// The result of charging the parts of a request in one pass.
-enum PackedAttempt {
-    Charged(DecisionList),
-    /// An enforced part denies its cost. Nothing was changed.
-    Denied,
-    /// The parts must be judged before a charge. Nothing was changed.
-    Undecided,
-}
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request of several parts.
@@ -75,58 +46,20 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
-    pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
-        let DecidedList { list, flags, .. } = self.decided_list(request)?;
-        Ok(Decision::of_parts(flags, list))
-    }
-
-    /// Decides a request of several parts. If the store cannot decide it, changes nothing, and
-    /// returns `limiter.decide_by_steps(request)`.
     #[inline(never)]
-    pub(super) fn try_decide_parts(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        match self.decided_list(request) {
-            Ok(DecidedList { list, flags, charge: Some(ListCharge { at, units }) })
-                if try_count_allowed(request, units, at, limiter) =>
-            {
-                MaybeReady::ready(Decision::of_charged_parts(flags, list, at))
-            }
-            Ok(DecidedList { list, flags, .. }) => {
-                count_whole(request, Decision::of_parts(flags, list), limiter)
-            }
-            Err(_) => limiter.decide_by_steps(request),
-        }
-    }
-
-    /// Decides for the parts of a request, and charges all of them or none.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`decide_parts`](Self::decide_parts).
-    #[inline(always)]
-    fn decided_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
+    pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
         check_count(request.parts)?;
         let mut parts = KeyedParts::empty();
         parts.lock(self, request);
-        let KeyedParts { flags, units, .. } = parts;
+        let flags = parts.flags;
         // The clock is read under the locks, so that decisions are made in the order of their
         // times.
         let now = self.clock.now();
-        let is_denied = match parts.try_charge_packed(request, now) {
-            PackedAttempt::Charged(list) => {
-                let has_shadow = flags.has_shadow() || list.has_shadow();
-                let charge = ListCharge { at: now, units };
-                let charge = if has_shadow { None } else { Some(charge) };
-                return Ok(DecidedList { list, flags, charge });
-            }
-            PackedAttempt::Denied => true,
-            PackedAttempt::Undecided => false,
+        let list = match parts.try_charge_open(request, now) {
+            Some(list) => list,
+            None => parts.decide_after_judgement(request, now)?,
         };
-        let list = parts.decide_after_judgement(request, is_denied, now)?;
-        Ok(DecidedList { list, flags, charge: None })
+        Ok(Decision::of_parts(flags, list))
     }
 }
 
@@ -134,20 +67,13 @@ impl<C: Clock> MemoryStore<C> {
 struct KeyedParts<'a> {
     keys: ArrayVec<Fingerprint, { Part::MAX }>,
     flags: PartFlags,
-    /// The sum of the costs.
-    units: u64,
     shards: LockedShards<'a>,
 }
 
 impl<'a> KeyedParts<'a> {
     #[inline(always)]
     fn empty() -> Self {
-        Self {
-            keys: ArrayVec::new(),
-            flags: PartFlags::default(),
-            units: 0,
-            shards: LockedShards::none(),
-        }
+        Self { keys: ArrayVec::new(), flags: PartFlags::default(), shards: LockedShards::none() }
     }
 
     /// Adds the parts of `request` to an empty value, and locks their shards. A value that is filled
@@ -155,17 +81,16 @@ impl<'a> KeyedParts<'a> {
     #[inline(always)]
     fn lock<C>(&mut self, store: &'a MemoryStore<C>, request: &DecideRequest<'_>) {
         let mut order = LockOrder::default();
-        // Local variables stay in registers, unlike fields.
-        let (mut flags, mut units) = (PartFlags::default(), 0_u64);
+        // A local variable stays in a register, unlike a field.
+        let mut flags = PartFlags::default();
         for (index, part) in request.parts.iter().enumerate() {
             let namespace = request.namespace_of(part);
             let key = store.fingerprinter.fingerprint(namespace, part.subject);
             order.add(key);
             self.keys.push(key);
             flags.add(index, part.flags);
-            units = units.saturating_add(part.cost.units());
         }
-        (self.flags, self.units) = (flags, units);
+        self.flags = flags;
         self.shards.lock(store, order);
     }
 
@@ -176,8 +101,7 @@ impl<'a> KeyedParts<'a> {
         self.shards.len() == self.keys.len() || self.keys.iter().enumerate().all(is_new)
     }
 
-    /// Decides for the parts of a request in groups with different keys. `is_denied` states that
-    /// [`try_charge_packed`](Self::try_charge_packed) has found a part that denies its cost.
+    /// Decides for the parts of a request in groups with different keys.
     ///
     /// # Errors
     ///
@@ -186,86 +110,41 @@ impl<'a> KeyedParts<'a> {
     fn decide_after_judgement(
         &mut self,
         request: &DecideRequest<'_>,
-        is_denied: bool,
         now: Timestamp,
     ) -> Result<DecisionList, StoreError> {
         let mut parts = PartGroups::empty();
         parts.add(request, |index, _| self.keys[index])?;
         let mut step = LockedStep { groups: parts.groups(), shards: &mut self.shards };
-        let mut decisions = match step.denied(is_denied, now) {
-            Some(decisions) => decisions,
-            None => step.decide(request.mode, now).map_err(|_| too_many_states())?,
-        };
+        let mut decisions = step.decide(request.mode, now).map_err(|_| too_many_states())?;
         decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
         Ok(parts.decisions_on_parts(decisions))
     }
 
-    /// Charges all parts, if each of them is a known subject with a packed entry that grants its
-    /// cost now. Nearly all allowed requests are decided here. Otherwise changes nothing.
-    #[inline(always)]
-    fn try_charge_packed(&mut self, request: &DecideRequest<'_>, now: Timestamp) -> PackedAttempt {
-        if request.mode != Mode::Check || !self.are_distinct() {
-            return PackedAttempt::Undecided;
-        }
-        let mut charges = PackedCharges::new();
-        let charged = self.charge_open(request.parts, now, &mut charges);
-        if charged < request.parts.len() {
-            let charge = self.charge_from(charged, request, now, &mut charges);
-            match charge {
-                PartCharge::Charged => {}
-                PartCharge::Denied => return PackedAttempt::Denied,
-                PartCharge::Undecided => return PackedAttempt::Undecided,
-            }
-        }
-        PackedAttempt::Charged(charges.decisions)
-    }
-
-    /// Charges the first parts, as long as all their windows are open and grant their cost. Returns
-    /// their number.
-    ///
-    /// It is not inlined, so that the loop keeps its values in registers.
+    /// Charges all parts, if each of them is a known subject whose limits are open windows that grant
+    /// its cost. Nearly all allowed requests are decided here. Otherwise changes nothing.
     #[inline(never)]
-    fn charge_open(
+    fn try_charge_open(
         &mut self,
-        parts: &[Part<'_>],
-        now: Timestamp,
-        charges: &mut PackedCharges,
-    ) -> usize {
-        for (index, (part, key)) in parts.iter().zip(&self.keys).enumerate() {
-            if !self.shards.of(*key).try_charge_open(*key, part, now, charges) {
-                return index;
-            }
-        }
-        parts.len()
-    }
-
-    /// Charges the parts from `first` on; those before have been charged. If a part is not charged,
-    /// undoes all charges, and returns [`PartCharge::Denied`] if the part denies the request.
-    #[inline(never)]
-    fn charge_from(
-        &mut self,
-        first: usize,
         request: &DecideRequest<'_>,
         now: Timestamp,
-        charges: &mut PackedCharges,
-    ) -> PartCharge {
-        for (part, key) in request.parts.iter().zip(&self.keys).skip(first) {
-            let charge = self.shards.of(*key).charge_packed(*key, part, now, charges);
-            if charge != PartCharge::Charged {
-                self.undo(request, charges);
-                let is_denied = charge == PartCharge::Denied && !part.is_shadow();
-                return if is_denied { PartCharge::Denied } else { PartCharge::Undecided };
+    ) -> Option<DecisionList> {
+        if request.mode != Mode::Check || !self.are_distinct() {
+            return None;
+        }
+        let args = |part| DecideArgs::new(part, Mode::Check, now);
+        for (part, key) in request.parts.iter().zip(&self.keys) {
+            if !self.shards.of(*key).grants_open(*key, args(part)) {
+                return None;
             }
         }
-        PartCharge::Charged
-    }
-
-    /// Undoes `charges`, which were made to the first parts of the request.
-    #[inline(never)]
-    fn undo(&mut self, request: &DecideRequest<'_>, charges: &PackedCharges) {
-        for ((part, key), undo) in request.parts.iter().zip(&self.keys).zip(charges.undos()) {
-            self.shards.of(*key).undo(*key, part, *undo);
+        let mut decisions = DecisionList::new();
+        for (part, key) in request.parts.iter().zip(&self.keys) {
+            let charged = self.shards.of(*key).try_decide_fast(*key, args(part));
+            let FastDecision { at, is_allowed, states } = charged.expect("the windows grant it");
+            let decision = Decision::from_windows(part.policy, part.cost, at, is_allowed, states);
+            decisions.push(decision);
         }
+        Some(decisions)
     }
 }
 
@@ -290,13 +169,6 @@ struct LockedStep<'a, 'l> {
 }
 
 impl LockedStep<'_, '_> {
-    /// Returns the decisions on a request that one of its groups denies at `now`, if no group was
-    /// changed later.
-    fn denied(&mut self, is_denied: bool, now: Timestamp) -> Option<DecisionList> {
-        let statuses = is_denied.then(|| self.peek_all(now, |group| group.cost))?;
-        statuses.all().iter().all(|status| status.at() == now).then_some(statuses)
-    }
-
     /// Decides for all groups, and charges all of them or none.
     fn decide(&mut self, mode: Mode, now: Timestamp) -> Result<DecisionList, TooManyStates> {
         let (grants, at) = self.judge(mode, now);

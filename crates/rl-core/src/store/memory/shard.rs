@@ -6,22 +6,20 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
-use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
-use super::packed_entry::{FastDecision, OpenCharge, PackedEntry, TimeBase};
+use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
 use super::steady_windows::SteadyDecision;
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
-use crate::decision::{Decision, DecisionList};
-use crate::model::Mode;
+use crate::decision::Decision;
 use crate::policy::{LimitSet, Policy};
 use crate::store::fingerprint::Fingerprint;
-use crate::store::{Part, Refund, RefundOf, Renewal};
+use crate::store::{Refund, RefundOf, Renewal};
 use crate::time::Timestamp;
 
 /// The number of entries inspected for each new subject: enough to find expired entries faster than
@@ -90,46 +88,6 @@ impl Claims<'_> {
 struct Candidate {
     position: usize,
     used_fraction: u8,
-}
-
-/// The charges to the parts of a request so far.
-#[derive(Debug)]
-pub(super) struct PackedCharges {
-    pub(super) decisions: DecisionList,
-    /// How to undo each charge. If a charge failed, there may be one more than decisions.
-    undos: ArrayVec<Undo, { Part::MAX }>,
-}
-
-/// The changes to undo after a charge to a packed entry.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Undo {
-    /// The numbers of open windows, and the time of the last change. `last_change` is the relative
-    /// time before the charge.
-    OpenWindows { last_change: u64 },
-    /// Any state of this entry.
-    Entry(PackedEntry),
-}
-
-/// The result of charging a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PartCharge {
-    Charged,
-    /// The part denies its cost now. No counter was changed.
-    Denied,
-    /// The part must be judged before a charge. Nothing was changed.
-    Undecided,
-}
-
-impl PackedCharges {
-    #[inline(always)]
-    pub(super) fn new() -> Self {
-        Self { decisions: DecisionList::new(), undos: ArrayVec::new() }
-    }
-
-    /// Returns how to undo each charge, in the order of the parts.
-    pub(super) fn undos(&self) -> impl Iterator<Item = &Undo> {
-        self.undos.iter().take(self.decisions.all().len())
-    }
 }
 
 impl Shard {
@@ -528,79 +486,13 @@ impl Shard {
         }
     }
 
-    /// Charges a part at the time `now`, if all limits of its policy are open windows that grant its
-    /// cost. Adds the decision, and how to undo the charge, to `charges`. Nearly all parts of allowed
-    /// requests are charged here. Otherwise returns false, and changes nothing.
+    /// Returns whether all limits of the policy are open windows of a known subject that grant the cost
+    /// now. A check is then decided by [`try_decide_fast`](Self::try_decide_fast).
     #[inline(always)]
-    pub(super) fn try_charge_open(
-        &mut self,
-        subject: Fingerprint,
-        part: &Part<'_>,
-        now: Timestamp,
-        charges: &mut PackedCharges,
-    ) -> bool {
-        let Part { policy, cost, .. } = *part;
+    pub(super) fn grants_open(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> bool {
         let find = |entries| Table::get_mut(entries, subject);
-        let Some((packed, windows, time_base)) = self.packed_windows(policy, find) else {
-            return false;
-        };
-        let Some(charge) = packed.try_charge_open(windows, time_base, now, cost) else {
-            return false;
-        };
-        let OpenCharge { at, states, numbers, last_change } = charge;
-        charges.decisions.push_windows(policy, cost, at, states, numbers);
-        charges.undos.push(Undo::OpenWindows { last_change });
-        true
-    }
-
-    /// Charges a part at the time `now`, if its subject has a packed entry with the states of its
-    /// policy. Adds the decision, and how to undo the charge, to `charges`.
-    #[inline(never)]
-    pub(super) fn charge_packed(
-        &mut self,
-        subject: Fingerprint,
-        part: &Part<'_>,
-        now: Timestamp,
-        charges: &mut PackedCharges,
-    ) -> PartCharge {
-        let args = DecideArgs::new(part, Mode::Check, now);
-        let find = |entries| Table::get_mut(entries, subject);
-        if let Some((packed, windows, time_base)) = self.packed_windows(args.policy, find) {
-            let before = *packed;
-            match packed.try_decide_fast(windows, time_base, args) {
-                Some(fast) if !fast.is_allowed => return PartCharge::Denied,
-                // The charge may have a later time than `now`, so the plan makes it.
-                _ => *packed = before,
-            }
-        }
-        let Some(entry) = self.entries.get_mut(subject) else { return PartCharge::Undecided };
-        let Entry::Packed(packed) = entry else { return PartCharge::Undecided };
-        let layout = self.context.layouts.get(packed.layout());
-        let is_later = packed.last_change(self.context.time_base) > args.now;
-        if is_later || !layout.has_states_of(args.policy) {
-            return PartCharge::Undecided;
-        }
-        charges.undos.push(Undo::Entry(*packed));
-        let decision = charges.decisions.push_pending(args.policy, args.cost);
-        let decided = entry.decide(&mut self.context, args, decision);
-        decided.expect("a packed entry has too few states to exceed their number");
-        if !decision.is_allowed() {
-            charges.decisions.pop();
-            return PartCharge::Denied;
-        }
-        PartCharge::Charged
-    }
-
-    /// Undoes the charge of a part that has just been made.
-    pub(super) fn undo(&mut self, subject: Fingerprint, part: &Part<'_>, undo: Undo) {
-        let Part { policy, cost, .. } = *part;
-        match (self.entries.get_mut(subject), policy.compiled_windows(), undo) {
-            (Some(entry), _, Undo::Entry(before)) => *entry = Entry::Packed(before),
-            (Some(Entry::Packed(packed)), Some(windows), Undo::OpenWindows { last_change }) => {
-                packed.undo_open(windows, cost, last_change);
-            }
-            _ => unreachable!("the subject has just been charged"),
-        }
+        let windows = self.packed_windows(args.policy, find);
+        windows.is_some_and(|(packed, windows, base)| packed.grants_open(windows, base, args))
     }
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns

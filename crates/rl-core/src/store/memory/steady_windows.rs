@@ -7,8 +7,8 @@
 use super::run::DecideArgs;
 use crate::algorithm::SubjectStates;
 use crate::decision::Usages;
-use crate::model::{Cost, Mode};
-use crate::policy::{LimitSet, Policy};
+use crate::model::Mode;
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// Fixed windows that are all open.
@@ -23,9 +23,6 @@ pub(super) struct SteadyWindows {
     charged: u32,
     /// The units that the fullest window has left.
     left: u64,
-    /// The last denied cost, and the windows that denied it. `None` while units are left, and
-    /// before the first denial.
-    denied: Option<(Cost, LimitSet)>,
 }
 
 /// A decision on windows that are all open. It borrows the outcomes of an earlier decision, so that
@@ -35,8 +32,6 @@ pub(super) struct SteadyDecision<'a> {
     pub(super) before: &'a Usages,
     pub(super) at: Timestamp,
     pub(super) is_allowed: bool,
-    /// The limits that deny the request.
-    pub(super) over: LimitSet,
     /// The units that were charged since the earlier decision.
     pub(super) charged: u32,
     /// The microseconds that have passed since the earlier decision.
@@ -54,7 +49,7 @@ impl SteadyWindows {
         let steps = || policy.plan().steps().iter();
         let first_end = steps().map(|step| step.expires(states)).min().unwrap_or_default();
         let left = steps().map(|step| step.available(states, at)).min().unwrap_or(0);
-        Self { before, since: at, first_end, charged: 0, left, denied: None }
+        Self { before, since: at, first_end, charged: 0, left }
     }
 
     /// Records that some of the windows may no longer be open.
@@ -78,7 +73,6 @@ impl SteadyWindows {
             return None;
         }
         let is_allowed = u64::from(units) < self.left;
-        let mut over = LimitSet::EMPTY;
         if is_allowed {
             self.charged = charged;
             self.left -= u64::from(units);
@@ -88,29 +82,8 @@ impl SteadyWindows {
         } else if self.left > 0 || args.mode != Mode::Check {
             // The plan has to compute how long the denial lasts, or to charge a part of the cost.
             return None;
-        } else {
-            over = match self.denied {
-                Some((cost, over)) if cost == args.cost => over,
-                _ => self.note_denial(cells, args),
-            };
         }
         let (before, charged, later) = (&self.before, self.charged, at.micros_since(self.since));
-        Some(SteadyDecision { before, at, is_allowed, over, charged, later })
-    }
-
-    /// Finds the windows that deny a request. The result holds until the next charge, because no
-    /// request is allowed while nothing is left.
-    #[inline(never)]
-    fn note_denial(
-        &mut self,
-        cells: &[u64],
-        DecideArgs { policy, cost, .. }: DecideArgs<'_>,
-    ) -> LimitSet {
-        let windows = cells.as_chunks().0.iter().zip(policy.limits()).enumerate();
-        let is_over = |[_, used]: [u64; 2], max: u64| used.saturating_add(cost.units()) > max;
-        let over = windows.filter(|(_, (cells, named))| is_over(**cells, named.limit().max()));
-        let over = over.map(|(index, _)| index).collect();
-        self.denied = Some((cost, over));
-        over
+        Some(SteadyDecision { before, at, is_allowed, charged, later })
     }
 }

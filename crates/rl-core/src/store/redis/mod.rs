@@ -420,6 +420,7 @@ impl Store for RedisStore {
 
     fn report(&self) -> StoreReport<'_> {
         StoreReport {
+            decides_at_once: false,
             label: self.inner.executor.label(),
             stats: StoreStats::Redis(self.stats()),
             registry: Some(&self.inner.registry),

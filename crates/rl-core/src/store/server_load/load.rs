@@ -371,6 +371,13 @@ pub(crate) struct FullServer {
     pub(crate) bound: usize,
 }
 
+impl FullServer {
+    /// Returns the number of decisions in flight, and its bound.
+    pub(crate) const fn figures(self) -> (usize, usize) {
+        (self.in_flight, self.bound)
+    }
+}
+
 impl CallBounds {
     /// Returns the number of decisions that may be in flight on a server that makes `rate` of them
     /// in a second.
