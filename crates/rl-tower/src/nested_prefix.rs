@@ -25,12 +25,12 @@ pub(crate) fn with_values<'a>(pattern: &'a str, extensions: &Extensions) -> Nest
     filled.map_or(NestedPrefix::Unknown, |prefix| NestedPrefix::Known(Cow::Owned(prefix)))
 }
 
-/// Returns whether a segment of a pattern has a parameter and further text, such as `/v{number}`.
-pub(crate) fn has_text_beside_parameter(pattern: &str) -> bool {
-    let has_text = |segment: &str| {
-        segment.contains('{') && !(segment.starts_with('{') && segment.ends_with('}'))
-    };
-    pattern.split('/').any(has_text)
+/// Returns whether axum leaves the prefix in the path, because the first segment of the pattern has a
+/// parameter and further text, such as `/v{number}`. Before a later such segment, an outer router may
+/// have removed a prefix.
+pub(crate) fn is_left_in_path(pattern: &str) -> bool {
+    let first = pattern.split('/').nth(1).unwrap_or_default();
+    first.contains('{') && !(first.starts_with('{') && first.ends_with('}'))
 }
 
 /// Returns `None` if the value of a parameter is missing or ambiguous.
@@ -61,5 +61,21 @@ fn values(extensions: &Extensions) -> Option<RawPathParams> {
     match extract.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(values) => values.ok(),
         Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_left_in_path;
+
+    #[test]
+    fn a_prefix_is_left_in_the_path_if_its_first_segment_has_text_beside_a_parameter() {
+        for pattern in ["/v{number}", "/@{user}/posts"] {
+            assert!(is_left_in_path(pattern), "{pattern}");
+        }
+        // An outer router may have removed `/api`.
+        for pattern in ["/{tenant}", "/api", "/api/v{number}"] {
+            assert!(!is_left_in_path(pattern), "{pattern}");
+        }
     }
 }

@@ -107,9 +107,7 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
         #[cfg(feature = "axum")]
         if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
             let prefix = prefix.as_str();
-            // axum leaves such a prefix in the path.
-            if self.path() == self.routed_path() && nested_prefix::has_text_beside_parameter(prefix)
-            {
+            if self.path() == self.routed_path() && nested_prefix::is_left_in_path(prefix) {
                 return NestedPrefix::None;
             }
             return nested_prefix::with_values(prefix, self.0.extensions());

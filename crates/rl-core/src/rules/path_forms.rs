@@ -16,8 +16,8 @@ const MAX_LEN: usize = 32 * 1_024;
 const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 5] =
     [decode_most, decode_segments, remove_parameters, trim_segments, remove_last_spaces];
 
-/// The changes to the segments of a path: a text at any place, and what a service may read there. A
-/// service may change one place and keep another, because a parameter of its route covers that.
+/// The changes at one place of a path: a text, and what a service may read there. A service may change
+/// one place and keep another, because a parameter of its route covers that.
 const SEPARATORS: [(&str, &str); 5] =
     [("%2F", "/"), ("%2f", "/"), ("\\", "/"), ("//", "/"), ("/./", "/")];
 
