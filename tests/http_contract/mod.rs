@@ -186,7 +186,8 @@ contract! {
         a_handler_sets_the_cost_of_a_request,
         failed_requests_are_refunded_if_set,
         the_response_says_what_a_request_costs,
-        a_request_is_settled_when_its_body_has_ended,
+        a_request_is_refunded_when_its_body_has_ended,
+        a_client_that_leaves_a_body_unread_is_charged_the_cost,
         a_request_whose_handler_panics_has_cost_what_it_was_granted,
     }
     shadow {

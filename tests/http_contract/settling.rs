@@ -54,16 +54,32 @@ pub(super) async fn the_response_says_what_a_request_costs<T: Target>() {
     settles_at(&limiter, 3).await;
 }
 
-pub(super) async fn a_request_is_settled_when_its_body_has_ended<T: Target>() {
+pub(super) async fn a_request_is_refunded_when_its_body_has_ended<T: Target>() {
     let limiter = ten();
-    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
+    let http = HttpLimiter::new(limiter.clone()).cost(|_| Cost::new(8));
+    let site = T::serve(vec![http.response_cost(|_| Some(Cost::new(5)))]);
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
-    assert_eq!(used(&limiter).await, 1, "the body goes on");
+    assert_eq!(used(&limiter).await, 8, "the body goes on");
     site.cue();
     assert_eq!(response.text().await.unwrap(), "last");
     settles_at(&limiter, 5).await;
+}
+
+/// Fault: a final cost was charged when the body had ended. A client that left the end of each body
+/// unread was charged the estimate, as long as it held the connections.
+pub(super) async fn a_client_that_leaves_a_body_unread_is_charged_the_cost<T: Target>() {
+    let limiter = ten();
+    let http = HttpLimiter::new(limiter.clone()).response_cost(|_| Some(Cost::new(6)));
+    let site = T::serve(vec![http]);
+    let first = site.get("/streams").send().await.unwrap();
+    settles_at(&limiter, 6).await;
+    let second = site.get("/streams").send().await.unwrap();
+    settles_at(&limiter, 12).await;
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    drop((first, second));
+    site.cue();
 }
 
 pub(super) async fn a_request_whose_handler_panics_has_cost_what_it_was_granted<T: Target>() {

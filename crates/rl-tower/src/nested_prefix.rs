@@ -18,19 +18,18 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// rewritten it. The prefix is unknown if a value is not UTF-8, or if two routers have a parameter
 /// of the same name: axum then lists both values, and does not say whose they are.
 pub(crate) fn with_values<'a>(pattern: &'a str, extensions: &Extensions) -> NestedPrefix<'a> {
+    let pattern = pattern.trim_end_matches('/');
     if !pattern.contains('{') {
-        return NestedPrefix::Known(Cow::Borrowed(pattern));
+        return NestedPrefix::Removed(Cow::Borrowed(pattern));
     }
-    let filled = values(extensions).and_then(|values| fill(pattern, &values));
-    filled.map_or(NestedPrefix::Unknown, |prefix| NestedPrefix::Known(Cow::Owned(prefix)))
-}
-
-/// Returns whether axum leaves the prefix in the path, because the first segment of the pattern has a
-/// parameter and further text, such as `/v{number}`. Before a later such segment, an outer router may
-/// have removed a prefix.
-pub(crate) fn is_left_in_path(pattern: &str) -> bool {
-    let first = pattern.split('/').nth(1).unwrap_or_default();
-    first.contains('{') && !(first.starts_with('{') && first.ends_with('}'))
+    let Some(filled) = values(extensions).and_then(|values| fill(pattern, &values)) else {
+        return NestedPrefix::Unknown;
+    };
+    let is_removed = pattern.split('/').all(|segment| {
+        !segment.contains('{') || segment.starts_with('{') && segment.ends_with('}')
+    });
+    let prefix = Cow::Owned(filled);
+    if is_removed { NestedPrefix::Removed(prefix) } else { NestedPrefix::PartlyRemoved(prefix) }
 }
 
 /// Returns `None` if the value of a parameter is missing or ambiguous.
@@ -61,21 +60,5 @@ fn values(extensions: &Extensions) -> Option<RawPathParams> {
     match extract.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(values) => values.ok(),
         Poll::Pending => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_left_in_path;
-
-    #[test]
-    fn a_prefix_is_left_in_the_path_if_its_first_segment_has_text_beside_a_parameter() {
-        for pattern in ["/v{number}", "/@{user}/posts"] {
-            assert!(is_left_in_path(pattern), "{pattern}");
-        }
-        // An outer router may have removed `/api`.
-        for pattern in ["/{tenant}", "/api", "/api/v{number}"] {
-            assert!(!is_left_in_path(pattern), "{pattern}");
-        }
     }
 }

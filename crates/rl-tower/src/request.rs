@@ -106,11 +106,7 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
     fn nested_prefix(&self) -> NestedPrefix<'_> {
         #[cfg(feature = "axum")]
         if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
-            let prefix = prefix.as_str();
-            if self.path() == self.routed_path() && nested_prefix::is_left_in_path(prefix) {
-                return NestedPrefix::None;
-            }
-            return nested_prefix::with_values(prefix, self.0.extensions());
+            return nested_prefix::with_values(prefix.as_str(), self.0.extensions());
         }
         NestedPrefix::None
     }
@@ -273,6 +269,60 @@ mod tests {
                 let status = app.call(request).await.unwrap().status();
                 assert_eq!(status, expected, "{pattern} {rewritten}");
             }
+        }
+    }
+
+    /// Fault: a path that a middleware had rewritten before nested routers avoided the rule, if the
+    /// routers had left a part of their prefix in it, or if a value in the prefix was empty.
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_rewritten_path_avoids_no_rule_in_routers_that_are_nested_twice() {
+        use axum::Router;
+        use axum::body::Body;
+        use tower_service::Service;
+
+        for (outer, inner, rule, sent, rewritten, limited) in [
+            ("/api", "/v{n}", "/api/v{n}/login", "/v1/login", "/api/v1/login", true),
+            ("/api", "/v{n}", "/api/v{n}/login", "/API/v1/login", "/api/v1/login", true),
+            ("/api", "/v{n}", "/v{n}/{x}/login", "/API/v1/login", "/api/v1/login", false),
+            ("/v{n}", "/{t}", "/v{n}/{t}/login", "/acme/login", "/v1/acme/login", true),
+            ("/t/{a}", "/{b}", "/t/{a}/{b}/login", "/T/x//login", "/t/x//login", true),
+            ("/{t}", "/v{n}", "/acme/v{n}/login", "/acme/v1/login", "/acme/v1/login", true),
+            ("/{t}", "/v{n}", "/{t}/{t2}/v{n}/login", "/acme/v1/login", "/acme/v1/login", false),
+        ] {
+            let nested = Router::new().nest(inner, login_under_rule_for(rule));
+            let mut nested = Router::new().nest(outer, nested);
+            let mut app = Router::new().fallback(async move |mut request: Request<Body>| {
+                *request.uri_mut() = rewritten.parse().unwrap();
+                nested.call(request).await
+            });
+            for nth in 1..=2 {
+                let request = Request::builder().uri(sent).body(Body::empty()).unwrap();
+                let status = app.call(request).await.unwrap().status();
+                assert_eq!(status == 429, limited && nth == 2, "{outer}{inner} {sent}: {status}");
+            }
+        }
+    }
+
+    /// Fault: a request that a handler of a nested router passed on to another router avoided the rule
+    /// for the path there.
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_request_that_a_handler_passes_to_another_router_avoids_no_rule() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use tower_service::Service;
+
+        let site = Router::new().nest("/api", login_under_rule_for("/api/login"));
+        let pass_on = get(async move |mut request: Request<Body>| {
+            *request.uri_mut() = "/api/login".parse().unwrap();
+            site.clone().call(request).await
+        });
+        let mut app = Router::new().nest("/old", Router::new().route("/signin", pass_on));
+        for expected in [200, 429] {
+            let request = Request::builder().uri("/old/signin").body(Body::empty()).unwrap();
+            assert_eq!(app.call(request).await.unwrap().status(), expected);
         }
     }
 

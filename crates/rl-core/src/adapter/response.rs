@@ -107,7 +107,7 @@ impl CountedRequest {
 
     /// Completes the head of the response, and returns the permit of the request.
     ///
-    /// Reads the final cost from the response, and adds the rate limit headers. If limiters are
+    /// Reads the final cost from the response and charges it, and adds the rate limit headers. If limiters are
     /// nested, it leaves the stricter decision in the extensions of the response for outer layers.
     ///
     /// The adapter holds the permit until the body of the response has ended.
@@ -117,6 +117,7 @@ impl CountedRequest {
             if let Some(cost) = &self.final_cost {
                 cost.apply(permit, response);
             }
+            permit.charge_cost_of_head();
         }
         // If the inner decision is at least as strict, its header lines stay. This limiter only
         // adds its list fields.

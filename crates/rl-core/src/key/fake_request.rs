@@ -55,7 +55,12 @@ impl FakeRequest {
     }
 
     pub(crate) fn nested_prefix(mut self, prefix: &str) -> Self {
-        self.nested_prefix = Some(NestedPrefix::Known(prefix.to_owned().into()));
+        self.nested_prefix = Some(NestedPrefix::Removed(prefix.to_owned().into()));
+        self
+    }
+
+    pub(crate) fn partly_removed(mut self, prefix: &str) -> Self {
+        self.nested_prefix = Some(NestedPrefix::PartlyRemoved(prefix.to_owned().into()));
         self
     }
 

@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use crate::model::Subject;
 
-/// The prefix that nested routers have removed from the path of a request.
+/// The prefix of the nested routers through which a request has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NestedPrefix<'a> {
-    /// No router has removed a prefix.
+    /// The request has passed no nested router.
     None,
-    /// This prefix, such as `/api`, or `/acme` if the pattern of the router is `/{tenant}`.
-    Known(Cow<'a, str>),
+    /// This prefix, which the routers have removed from the path: such as `/api`, or `/acme` if the
+    /// pattern of the router is `/{tenant}`.
+    Removed(Cow<'a, str>),
+    /// This prefix, of which the routers have removed the first segments or none. axum leaves a
+    /// segment with text beside its parameter in the path, such as `/v{number}`.
+    PartlyRemoved(Cow<'a, str>),
     /// The prefix has a parameter whose value is not known. So the path may be any, all rules with a
     /// path apply, and no exemption with a path does.
     Unknown,
@@ -53,7 +57,8 @@ pub trait RequestInfo {
         self.path()
     }
 
-    /// Returns the prefix that nested routers have removed from [`routed_path`](Self::routed_path).
+    /// Returns the prefix of the nested routers that have changed
+    /// [`routed_path`](Self::routed_path).
     /// The default returns [`NestedPrefix::None`].
     fn nested_prefix(&self) -> NestedPrefix<'_> {
         NestedPrefix::None

@@ -6,15 +6,29 @@ use std::borrow::Cow;
 /// have seven encoded slashes.
 const MAX_FORMS: usize = 256;
 
+/// The maximum length of all paths that are read to find the forms of the paths of a request, most of
+/// which are known already. Each of them counts 128 bytes more than it has.
+const MAX_READ: usize = 512 * 1_024;
+
 /// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the
 /// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
 const MAX_LEN: usize = 32 * 1_024;
 
 /// The steps with which services read each segment of a path. A step that changes nothing returns the
 /// path itself. It changes all segments: a service that changes only some of them compares the others
-/// with parameters, which may have any value.
-const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 5] =
-    [decode_most, decode_segments, remove_parameters, trim_segments, remove_last_spaces];
+/// with parameters, which may have any value. But such a value is not empty, so some steps leave a
+/// segment as it is that would become empty.
+const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 9] = [
+    decode_most,
+    decode_segments,
+    |path| change_segments(path, |segment| segment.split(';').next().unwrap_or_default()),
+    |path| change_segments(path, or_unchanged(|segment| segment.split(';').next().unwrap_or(""))),
+    |path| change_segments(path, str::trim),
+    |path| change_segments(path, or_unchanged(str::trim)),
+    |path| change_segments(path, or_unchanged(str::trim_start)),
+    |path| change_segments(path, or_unchanged(str::trim_end)),
+    remove_last_spaces,
+];
 
 /// The changes at one place of a path: a text, and what a service may read there. A service may change
 /// one place and keep another, because a parameter of its route covers that.
@@ -23,6 +37,27 @@ const SEPARATORS: [(&str, &str); 5] =
 
 /// The texts before which a path may end, at any place.
 const ENDS: [&str; 5] = ["?", "#", ";", "/", "/."];
+
+/// The bound of the work to find the forms of the paths of a request.
+#[derive(Debug)]
+pub(super) struct Readings {
+    left: usize,
+}
+
+impl Default for Readings {
+    fn default() -> Self {
+        Self { left: MAX_READ }
+    }
+}
+
+impl Readings {
+    /// Returns whether a path of `len` bytes may still be read.
+    fn allow(&mut self, len: usize) -> bool {
+        let left = self.left.checked_sub(len + 128);
+        self.left = left.unwrap_or_default();
+        left.is_some()
+    }
+}
 
 /// A path, and all other forms in which a service may read it.
 ///
@@ -55,6 +90,11 @@ pub(super) struct PathForms<'a> {
 
 impl<'a> PathForms<'a> {
     pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
+        Self::within(sent, &mut Readings::default())
+    }
+
+    /// Creates the forms of one of the paths of a request, which share the bound of `readings`.
+    pub(super) fn within(sent: impl Into<Cow<'a, str>>, readings: &mut Readings) -> Self {
         let sent = sent.into();
         let is_plain =
             sent.bytes().all(|byte| byte.is_ascii_graphic() && !b"%;\\?#".contains(&byte))
@@ -64,7 +104,7 @@ impl<'a> PathForms<'a> {
         let is_complete = sent.starts_with('/');
         let mut forms = Self { sent, others: Vec::new(), is_complete };
         if is_complete && !is_plain {
-            forms.is_complete = forms.find_others();
+            forms.is_complete = forms.find_others(readings);
         }
         forms
     }
@@ -80,23 +120,23 @@ impl<'a> PathForms<'a> {
     /// Each step makes a path shorter, replaces single characters or leaves it as it is, so the
     /// search ends.
     #[cold]
-    fn find_others(&mut self) -> bool {
+    fn find_others(&mut self, bound: &mut Readings) -> bool {
         let mut len = self.sent.len();
         if len > MAX_LEN {
             return false;
         }
         let mut done = 0;
         while done <= self.others.len() {
-            let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
+            let form =
+                if done == 0 { self.sent.to_string() } else { self.others[done - 1].clone() };
             let has_control = form.bytes().any(|byte| byte.is_ascii_control());
             if has_control || form.split('/').any(|segment| segment == "..") {
                 return false;
             }
-            let next: Vec<String> = readings(form).take(MAX_FORMS).collect();
-            if next.len() == MAX_FORMS {
-                return false;
-            }
-            for form in next {
+            for form in readings(&form) {
+                if !bound.allow(form.len()) {
+                    return false;
+                }
                 if form == self.sent || self.others.contains(&form) {
                     continue;
                 }
@@ -195,21 +235,21 @@ fn remove_last_spaces(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// Removes spaces around each segment, as handlers do that trim a parameter.
-fn trim_segments(path: &str) -> Cow<'_, str> {
-    if path.split('/').all(|segment| segment.trim() == segment) {
+/// Changes each segment. Handlers remove spaces around parameters, and servlet containers read
+/// `/a;v=1/b` as `/a/b`.
+fn change_segments(path: &str, change: impl Fn(&str) -> &str) -> Cow<'_, str> {
+    if path.split('/').all(|segment| change(segment).len() == segment.len()) {
         return Cow::Borrowed(path);
     }
-    Cow::Owned(path.split('/').map(str::trim).collect::<Vec<_>>().join("/"))
+    Cow::Owned(path.split('/').map(change).collect::<Vec<_>>().join("/"))
 }
 
-/// Removes the parameters of segments, as servlet containers do: `/a;v=1/b` is `/a/b`.
-fn remove_parameters(path: &str) -> Cow<'_, str> {
-    if !path.contains(';') {
-        return Cow::Borrowed(path);
+/// Returns a change that leaves a segment as it is if nothing else of it would be left.
+fn or_unchanged(change: impl Fn(&str) -> &str) -> impl Fn(&str) -> &str {
+    move |segment| match change(segment) {
+        "" => segment,
+        changed => changed,
     }
-    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
-    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
 }
 
 #[cfg(test)]
@@ -340,7 +380,24 @@ mod tests {
         assert!(forms("/items/a%5cb%3Fx").contains(&"/items/a\\b".to_owned()));
         assert!(forms("/items/%20%3Fx").contains(&"/items/ ".to_owned()));
         assert_eq!(forms("/a b/c"), ["/a b/c"]);
-        assert_eq!(forms("/ a/b "), ["/ a/b", "/ a/b ", "/a/b"]);
+        assert_eq!(forms("/ a/b "), ["/ a/b", "/ a/b ", "/a/b", "/a/b "]);
+    }
+
+    /// Fault: spaces and parameters were removed from all segments at once, so a segment became empty
+    /// that a service had compared with a parameter of its route.
+    #[test]
+    fn a_segment_that_would_become_empty_is_also_left_as_it_is() {
+        for (path, form) in [
+            ("/items/%20a/%20", "/items/a/ "),
+            ("/items/%C2%A0a/%C2%A0", "/items/a/\u{a0}"),
+            ("/%20v%20", "/v "),
+            ("/%20v%20", "/ v"),
+            ("/acme;a/items/;x", "/acme/items/;x"),
+            ("/acme%20/items/%20", "/acme/items/ "),
+            ("/acme/items/;x", "/acme/items/"),
+        ] {
+            assert!(forms(path).contains(&form.to_owned()), "{path}: {:?}", forms(path));
+        }
     }
 
     #[test]
@@ -366,6 +423,13 @@ mod tests {
                 assert!(len <= MAX_LEN || forms.other_forms().next().is_none(), "{pattern}");
             }
         }
+        // Fault: a path of 200 bytes took milliseconds, because most of what was read was known.
+        for path in ["/".repeat(250), format!("/{}", ";".repeat(249)), "//a".repeat(80)] {
+            assert!(!PathForms::new(&*path).is_complete(), "{path}");
+        }
+        let mut readings = Readings { left: 600 };
+        assert!(PathForms::within("/a%2Fb", &mut readings).is_complete());
+        assert!(!PathForms::within("/a%2Fb%2Fc", &mut readings).is_complete(), "a shared bound");
         // Servers usually accept paths of up to 8 KiB.
         let long = format!("/{}", "%C3%A9".repeat(8 * 1_024 / 6));
         assert!(PathForms::new(&long).is_complete());

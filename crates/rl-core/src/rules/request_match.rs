@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::host::{HostSet, RequestHosts};
 use super::invalid_rules::InvalidMatch;
-use super::path_forms::{PathForms, decode_segments};
+use super::path_forms::{PathForms, Readings, decode_segments};
 use super::path_templates::PathTemplates;
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
@@ -316,28 +316,27 @@ struct RequestPaths<'a> {
 impl<'a> RequestPaths<'a> {
     fn new(request: &'a dyn RequestInfo) -> Self {
         let (sent, routed) = (request.path(), request.routed_path());
-        let mut paths = Self { whole: smallvec![PathForms::new(sent)], nested: None };
-        let prefix = match request.nested_prefix() {
-            NestedPrefix::Known(prefix) => prefix,
-            NestedPrefix::Unknown => {
-                paths.whole.push(PathForms::unknown());
-                return paths;
-            }
+        let mut readings = Readings::default();
+        let whole = smallvec![PathForms::within(sent, &mut readings)];
+        let mut paths = Self { whole, nested: None };
+        let before = match request.nested_prefix() {
             NestedPrefix::None if routed == sent => return paths,
             NestedPrefix::None => {
-                paths.whole.push(PathForms::new(routed));
+                paths.whole.push(PathForms::within(routed, &mut readings));
                 return paths;
             }
+            NestedPrefix::Removed(prefix) => paths_before_nesting(sent, routed, &prefix, true),
+            NestedPrefix::PartlyRemoved(prefix) => {
+                paths_before_nesting(sent, routed, &prefix, false)
+            }
+            NestedPrefix::Unknown => None,
         };
-        paths.nested = Some(PathForms::new(routed));
-        let prefix = prefix.trim_end_matches('/');
-        // The values of parameters of the prefix are encoded in another way than the client did.
-        let is_prefix = |removed| decode_segments(removed) == decode_segments(prefix);
-        if !sent.strip_suffix(routed).is_some_and(is_prefix) {
-            paths.whole.push(PathForms::new(format!("{prefix}{routed}")));
-            // axum also removes the first of several slashes after the prefix. A parameter there may
-            // be empty.
-            paths.whole.push(PathForms::new(format!("{prefix}/{routed}")));
+        paths.nested = Some(PathForms::within(routed, &mut readings));
+        match before {
+            Some(before) => paths
+                .whole
+                .extend(before.into_iter().map(|path| PathForms::within(path, &mut readings))),
+            None => paths.whole.push(PathForms::unknown()),
         }
         paths
     }
@@ -357,6 +356,58 @@ impl<'a> RequestPaths<'a> {
     fn surely_matches(&self, templates: &PathTemplates) -> bool {
         self.whole.iter().all(|path| templates.surely_matches(path))
     }
+}
+
+/// The maximum number of segments of the prefix of nested routers.
+const MAX_PREFIX: usize = 8;
+
+/// Returns the paths that a service may have before nested routers remove segments of `prefix` and
+/// leave `routed`. There is none but `sent`, the path that the client has sent, unless a middleware has
+/// rewritten it. Returns `None` if the paths are not known.
+///
+/// A rewritten path is a *run* of segments of the prefix, followed by `routed`. The prefix does not
+/// show where the run begins, because a handler of a nested router may pass a request on to another
+/// router. It shows where the run ends only if `is_removed`, that is, if the routers have removed all
+/// segments. Otherwise `routed` begins with the segments that are left.
+fn paths_before_nesting(
+    sent: &str,
+    routed: &str,
+    prefix: &str,
+    is_removed: bool,
+) -> Option<Vec<String>> {
+    let segments: Vec<&str> = prefix.split('/').skip(1).collect();
+    if segments.len() > MAX_PREFIX {
+        return None;
+    }
+    let path = |run: &[&str], rest: &str| {
+        let run: String = run.iter().flat_map(|segment| ["/", segment]).collect();
+        run + rest
+    };
+    // The values of parameters of the prefix are encoded in another way than the client did.
+    let is_same = |one: &str, other: &str| decode_segments(one) == decode_segments(other);
+    let is_left = |left: &[&str]| {
+        let mut routed = routed.split('/').skip(1);
+        left.iter().all(|segment| routed.next().is_some_and(|found| is_same(found, segment)))
+    };
+    let count = segments.len();
+    let ends = if is_removed { count..=count } else { 0..=count.saturating_sub(1) };
+    let ends: Vec<usize> = ends.filter(|end| is_left(&segments[*end..])).collect();
+    // axum also removes the first of several slashes after the prefix. A parameter there may be empty.
+    let rests = [routed, &format!("/{routed}")];
+    let is_sent =
+        |end: &usize| rests.iter().any(|rest| is_same(sent, &path(&segments[..*end], rest)));
+    if ends.iter().any(is_sent) {
+        return Some(Vec::new());
+    }
+    // axum joins an empty value of a parameter with the slash that follows.
+    if ends.is_empty() || segments.iter().any(|segment| segment.is_empty()) {
+        return None;
+    }
+    let runs = ends.iter().flat_map(|end| (0..=*end).map(|begin| &segments[begin..*end]));
+    let mut paths: Vec<String> = runs.flat_map(|run| rests.map(|rest| path(run, rest))).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    Some(paths)
 }
 
 /// A view of a request that reads each property at most once for all rules.
@@ -620,7 +671,6 @@ mod tests {
             // Fault: an ordinary path lost its exemption if a value of the prefix was encoded anew.
             ("/a@b/health", "/health", Some("/a%40b"), false, false),
             ("/v1/export/a", "/a", Some("/export"), true, false),
-            ("/v1/export/a", "/a", Some("/export/"), true, false),
             // Fault: axum removes both slashes of `/tenants//login` with the prefix `/tenants`.
             ("/v1/tenants//login", "/login", Some("/tenants"), true, false),
             ("/api/health", "/a", Some("/other"), true, false),
@@ -636,6 +686,74 @@ mod tests {
             let applied = compiled.applies(&view) == Applies::Yes;
             let found = (applied, compiled.exempts(&view));
             assert_eq!(found, (applies, exempts), "{sent} {routed} {nested_prefix:?}");
+        }
+    }
+
+    /// Fault: a path that a middleware had rewritten was compared with the whole prefix alone. It
+    /// avoided a rule if the routers had left a part of the prefix in the path, or if a handler of a
+    /// nested router had passed the request on to another router. Ordinary paths with a part of the
+    /// prefix lost their exemption.
+    #[test]
+    fn a_path_within_nested_routers_is_completed_by_each_run_of_the_prefix() {
+        let client = ClientAddress::default();
+        let cases = [
+            // template              | sent              | routed         | prefix      | removed | found
+            ("/api/v{n}/login", "/v1/login", "/v1/login", "/api/v1", false, (true, false)),
+            ("/api/v{n}/login", "/API/v1/login", "/v1/login", "/api/v1", false, (true, false)),
+            (
+                "/v{n}/{tenant}/login",
+                "/acme/login",
+                "/acme/login",
+                "/v1/acme",
+                false,
+                (true, false),
+            ),
+            (
+                "/public/{*rest}",
+                "/public/login",
+                "/public/login",
+                "/v1/public",
+                false,
+                (true, false),
+            ),
+            ("/api/login", "/old/signin", "/login", "/old/api", true, (true, false)),
+            ("/old/{*rest}", "/old/signin", "/login", "/old/api", true, (true, false)),
+            // A value is empty, so axum has removed another part of the path.
+            ("/shops/{*rest}", "/Shops///login", "/login", "/shops//", true, (true, false)),
+            ("/other", "/Shops///login", "/login", "/shops//", true, (true, false)),
+            ("/other", "/shops///login", "/login", "/shops//", true, (false, false)),
+            // Ordinary paths.
+            ("/api/v{n}/health", "/api/v1/health", "/v1/health", "/api/v1", false, (true, true)),
+            (
+                "/api/v{n}/health",
+                "/api/v1/health",
+                "/api/v1/health",
+                "/api/v1",
+                false,
+                (true, true),
+            ),
+            ("/v{n}/{t}/health", "/v1/a/health", "/a/health", "/v1/a", false, (true, true)),
+            (
+                "/api/{a}/{b}/health",
+                "/api/v1/health",
+                "/v1/health",
+                "/api/v1",
+                false,
+                (false, false),
+            ),
+            // More segments than a prefix has.
+            ("/other", "/A/b/c/d/e/f/g/h/i", "/i", "/a/b/c/d/e/f/g/h/i", true, (true, false)),
+        ];
+        for (template, sent, routed, prefix, is_removed, expected) in cases {
+            let request = FakeRequest::get(sent).routed_path(routed);
+            let request = match is_removed {
+                true => request.nested_prefix(prefix),
+                false => request.partly_removed(prefix),
+            };
+            let compiled = CompiledMatch::by_peer(&Match::new().path(template));
+            let view = RequestView::new(&request, &client);
+            let found = (compiled.applies(&view) == Applies::Yes, compiled.exempts(&view));
+            assert_eq!(found, expected, "{template}: {sent} {routed} {prefix}");
         }
     }
 

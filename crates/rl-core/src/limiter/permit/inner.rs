@@ -39,6 +39,10 @@ const NOT_RENEWED: usize = usize::MAX;
 pub(super) struct Account {
     /// The final cost of the request, as far as it is known.
     pub(super) cost: Cost,
+    /// The units of the cost that were charged after the decision, and before the permit is settled.
+    pub(super) charged_since: u64,
+    /// Whether a cost that grows is charged before the permit is settled.
+    pub(super) charges_growth: bool,
     /// The time at which the current leases began.
     pub(super) leased: Timestamp,
     /// Whether a renewal has failed, but may have been carried out. Then `leased` may be out of
@@ -49,6 +53,13 @@ pub(super) struct Account {
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
     pub(super) is_renewing: bool,
+}
+
+impl Account {
+    /// Returns the cost to settle: without the units that were charged after the decision.
+    fn unsettled(&self) -> u64 {
+        self.cost.units().saturating_sub(self.charged_since)
+    }
 }
 
 /// Whether the units are refunded if this process dies.
@@ -96,6 +107,8 @@ impl PermitInner {
         };
         let account = Account {
             cost: Cost::new(decision.charged()),
+            charged_since: 0,
+            charges_growth: false,
             leased: decision.at(),
             is_lease_doubtful: false,
             is_lapsed: false,
@@ -186,13 +199,31 @@ impl PermitInner {
         // If the leases have lapsed, other requests may hold the units, so nothing is released.
         let leased = (!account.is_lapsed).then_some(account.leased);
         let stores = &self.pipeline.stores;
-        stores.settlement(&self.decision, self.counters(), leased, account.cost.units())
+        stores.settlement(&self.decision, self.counters(), leased, account.unsettled())
+    }
+
+    /// Returns the units by which the cost exceeds what is charged, and takes them as charged. A
+    /// cost that grows from now on is charged before the permit is settled.
+    fn take_excess(&self) -> u64 {
+        let mut account = self.account();
+        account.charges_growth = true;
+        let excess = account.unsettled().saturating_sub(self.decision.charged());
+        let excess = if account.is_settled { 0 } else { excess };
+        account.charged_since += excess;
+        excess
+    }
+
+    /// Returns whether the cost grows, and is at least twice what is charged.
+    pub(super) fn has_doubled(&self) -> bool {
+        let account = self.account();
+        let charged = self.decision.charged() + account.charged_since;
+        account.charges_growth && account.cost.units() >= charged.saturating_mul(2).max(1)
     }
 
     /// Settles the charge in one step. The end of a reservation is a step of its own, because its
     /// reply says whether the reservation has expired.
     pub(super) fn settle_once(&self, account: Account) -> StoreFuture<()> {
-        let (pipeline, decision, cost) = (&self.pipeline, &self.decision, account.cost.units());
+        let (pipeline, decision, cost) = (&self.pipeline, &self.decision, account.unsettled());
         let free = || self.free(account.leased, account.is_lapsed);
         match account.reservation {
             ReservationState::None if cost == decision.charged() => free(),
@@ -266,6 +297,21 @@ pub(super) fn settle_all(permits: &[Arc<PermitInner>]) -> StoreFuture<()> {
     pipeline.settlements.notifying(settled, move |wait_queues| {
         released.iter().for_each(|permit| wait_queues.notify_released(permit.counters()));
     })
+}
+
+/// Charges the units by which the final costs exceed what is charged, in one step.
+pub(super) fn charge_excess(permits: &[Arc<PermitInner>]) {
+    let charges = permits.iter().filter_map(|permit| {
+        let (stores, decision) = (&permit.pipeline.stores, &permit.decision);
+        let units = Some(permit.take_excess()).filter(|excess| *excess > 0)?;
+        stores.settlement(decision, permit.counters(), None, decision.charged() + units)
+    });
+    let charges: SmallVec<[_; 2]> = charges.collect();
+    let (Some(first), false) = (permits.first(), charges.is_empty()) else { return };
+    let PermitInner { pipeline, subject, decision, .. } = &**first;
+    let call = pipeline.breaker.observe();
+    let charged = pipeline.stores.settle(decision, &charges);
+    pipeline.settlements.complete(subject, decision.origin(), call, charged);
 }
 
 impl Drop for PermitInner {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use inner::{PermitInner, settle_all};
+use inner::{PermitInner, charge_excess, settle_all};
 
 use super::parts::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
@@ -223,7 +223,7 @@ impl Permit {
                 let mut account = self.inner.account();
                 account.cost = change(account.cost);
             }
-            return;
+            return self.charge_growth();
         };
         for (index, permit) in self.permits().iter().enumerate() {
             let mut account = permit.account();
@@ -237,6 +237,22 @@ impl Permit {
             }
             account.cost = Cost::new(sum);
         }
+        self.charge_growth();
+    }
+
+    /// Charges a cost that has doubled since the head of the response. So a client that leaves the
+    /// end of a body unread has used at most half of its cost without a charge, and a cost that
+    /// grows by small steps needs few calls.
+    fn charge_growth(&self) {
+        if self.permits().iter().any(|permit| permit.has_doubled()) {
+            charge_excess(self.permits());
+        }
+    }
+
+    /// Charges what the cost exceeds the charge by, because the client decides when the body of the
+    /// response ends.
+    pub(crate) fn charge_cost_of_head(&self) {
+        charge_excess(self.permits());
     }
 
     /// Returns the charges: one for each subject under which the request is counted.

@@ -49,6 +49,46 @@ async fn the_difference_is_settled_once_with_the_last_clone() {
     }
 }
 
+/// Fault: a cost that grew while the client read the response was charged at the end only, and the
+/// client decides when that is.
+#[tokio::test]
+async fn a_cost_that_grows_after_the_head_is_charged_whenever_it_has_doubled() {
+    let limiter = limiter();
+    let permit = limiter.acquire(&alice(), 1).await;
+    permit.add_cost(2);
+    assert_eq!(used(&limiter).await, 1, "the response has not begun");
+    permit.charge_cost_of_head();
+    let mut charged = vec![used(&limiter).await];
+    for _ in 3..100 {
+        permit.add_cost(1);
+        let used = used(&limiter).await;
+        assert!(2 * used > permit.cost().units(), "{used} of {:?}", permit.cost());
+        if charged.last() != Some(&used) {
+            charged.push(used);
+        }
+    }
+    assert_eq!(charged, [3, 6, 12, 24, 48, 96]);
+    permit.add_cost(20);
+    drop(permit);
+    assert_eq!(used(&limiter).await, 120);
+}
+
+/// Units that were charged after the decision are not refunded. The units of the decision are.
+#[tokio::test]
+async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
+    let limiter = limiter();
+    for (last, due) in [(4, 4), (3, 3), (2, 2), (0, 2)] {
+        let permit = limiter.acquire(&alice(), 2).await;
+        permit.set_cost(4);
+        permit.charge_cost_of_head();
+        assert_eq!(used(&limiter).await, 4);
+        permit.set_cost(last);
+        drop(permit);
+        assert_eq!(used(&limiter).await, due, "{last}");
+        limiter.reset(&alice()).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn changes_after_settling_have_no_effect() {
     let limiter = limiter();
