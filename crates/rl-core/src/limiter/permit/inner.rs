@@ -56,9 +56,12 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the cost to settle: without the units that were charged after the decision.
+    /// Returns the cost to settle: without the units that were charged after the decision. Unless
+    /// the cost is 0, it is at least 1, because a refund of the whole charge also refunds the request
+    /// under limits that count requests.
     fn unsettled(&self) -> u64 {
-        self.cost.units().saturating_sub(self.charged_since)
+        let units = self.cost.units();
+        units.saturating_sub(self.charged_since).max(units.min(1))
     }
 }
 
@@ -207,7 +210,8 @@ impl PermitInner {
     fn take_excess(&self) -> u64 {
         let mut account = self.account();
         account.charges_growth = true;
-        let excess = account.unsettled().saturating_sub(self.decision.charged());
+        let charged = self.decision.charged() + account.charged_since;
+        let excess = account.cost.units().saturating_sub(charged);
         let excess = if account.is_settled { 0 } else { excess };
         account.charged_since += excess;
         excess

@@ -77,7 +77,7 @@ async fn a_cost_that_grows_after_the_head_is_charged_whenever_it_has_doubled() {
 #[tokio::test]
 async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
     let limiter = limiter();
-    for (last, due) in [(4, 4), (3, 3), (2, 2), (0, 2)] {
+    for (last, due) in [(4, 4), (3, 3), (2, 3), (1, 3), (0, 2)] {
         let permit = limiter.acquire(&alice(), 2).await;
         permit.set_cost(4);
         permit.charge_cost_of_head();
@@ -86,6 +86,23 @@ async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
         drop(permit);
         assert_eq!(used(&limiter).await, due, "{last}");
         limiter.reset(&alice()).await.unwrap();
+    }
+}
+
+/// Fault: a cost that fell after the head below what was charged since refunded the request too.
+#[tokio::test]
+async fn a_cost_that_falls_after_the_head_refunds_no_request() {
+    let requests = Limit::per_hour(9).count_requests();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(9_000)).limit(requests);
+    let limiter = limiter.build().unwrap();
+    for (last, due) in [(990, 1), (40, 2), (1, 3), (0, 3)] {
+        let permit = limiter.acquire(&alice(), 10).await;
+        permit.set_cost(1_000);
+        permit.charge_cost_of_head();
+        permit.set_cost(last);
+        drop(permit);
+        let usage = limiter.usage(&alice()).await.unwrap();
+        assert_eq!(usage.limits().nth(1).unwrap().used(), due, "{last}");
     }
 }
 
