@@ -107,8 +107,9 @@ impl CountedRequest {
 
     /// Completes the head of the response, and returns the permit of the request.
     ///
-    /// Reads the final cost from the response and charges it, and adds the rate limit headers. If limiters are
-    /// nested, it leaves the stricter decision in the extensions of the response for outer layers.
+    /// Reads the final cost from the response, charges it, and adds the rate limit headers. If
+    /// limiters are nested, it leaves the stricter decision in the extensions of the response for
+    /// outer layers.
     ///
     /// The adapter holds the permit until the body of the response has ended.
     pub fn finish(mut self, response: &mut impl ResponseHead) -> Option<Permit> {

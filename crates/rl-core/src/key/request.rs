@@ -58,8 +58,7 @@ pub trait RequestInfo {
     }
 
     /// Returns the prefix of the nested routers that have changed
-    /// [`routed_path`](Self::routed_path).
-    /// The default returns [`NestedPrefix::None`].
+    /// [`routed_path`](Self::routed_path). The default returns [`NestedPrefix::None`].
     fn nested_prefix(&self) -> NestedPrefix<'_> {
         NestedPrefix::None
     }

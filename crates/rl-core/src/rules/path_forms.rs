@@ -6,8 +6,9 @@ use std::borrow::Cow;
 /// have seven encoded slashes.
 const MAX_FORMS: usize = 256;
 
-/// The maximum length of all paths that are read to find the forms of the paths of a request, most of
-/// which are known already. Each of them counts 128 bytes more than it has.
+/// The maximum length, in bytes, of all readings that a request causes. A reading is the result of one
+/// step; many steps lead to a form that is known already. Each reading counts 128 bytes more, for the
+/// comparison with the known forms.
 const MAX_READ: usize = 512 * 1_024;
 
 /// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the

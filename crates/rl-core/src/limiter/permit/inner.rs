@@ -1,4 +1,3 @@
-use std::cmp::Ordering;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,16 +52,6 @@ pub(super) struct Account {
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
     pub(super) is_renewing: bool,
-}
-
-impl Account {
-    /// Returns the cost to settle: without the units that were charged after the decision. Unless
-    /// the cost is 0, it is at least 1, because a refund of the whole charge also refunds the request
-    /// under limits that count requests.
-    fn unsettled(&self) -> u64 {
-        let units = self.cost.units();
-        units.saturating_sub(self.charged_since).max(units.min(1))
-    }
 }
 
 /// Whether the units are refunded if this process dies.
@@ -186,14 +175,26 @@ impl PermitInner {
         Some(account)
     }
 
-    /// Counts the end of the permit, and the difference between the final cost and the charge.
+    /// Returns the cost to settle: without the units that were charged after the decision. Unless
+    /// the final cost is 0, one unit of the decision stays charged, because a refund of all its units
+    /// also refunds the request under limits that count requests.
+    fn unsettled(&self, account: &Account) -> u64 {
+        let (cost, charged) = (account.cost.units(), self.decision.charged());
+        cost.saturating_sub(account.charged_since).max(cost.min(charged).min(1))
+    }
+
+    /// Counts the end of the permit, and the units that were charged or refunded after the decision.
     fn count_end(&self, account: &Account) {
-        let (tally, cost) = (&self.pipeline.tally, account.cost.units());
+        let (tally, charged) = (&self.pipeline.tally, self.decision.charged());
+        let unsettled = self.unsettled(account);
         tally.permit_ended(self.begun);
-        match cost.cmp(&self.decision.charged()) {
-            Ordering::Equal => {}
-            Ordering::Greater => tally.charged_after(cost - self.decision.charged()),
-            Ordering::Less => tally.refunded(self.decision.charged() - cost),
+        match account.charged_since + unsettled.saturating_sub(charged) {
+            0 => {}
+            added => tally.charged_after(added),
+        }
+        match charged.saturating_sub(unsettled) {
+            0 => {}
+            refunded => tally.refunded(refunded),
         }
     }
 
@@ -202,7 +203,7 @@ impl PermitInner {
         // If the leases have lapsed, other requests may hold the units, so nothing is released.
         let leased = (!account.is_lapsed).then_some(account.leased);
         let stores = &self.pipeline.stores;
-        stores.settlement(&self.decision, self.counters(), leased, account.unsettled())
+        stores.settlement(&self.decision, self.counters(), leased, self.unsettled(&account))
     }
 
     /// Returns the units by which the cost exceeds what is charged, and takes them as charged. A
@@ -227,7 +228,7 @@ impl PermitInner {
     /// Settles the charge in one step. The end of a reservation is a step of its own, because its
     /// reply says whether the reservation has expired.
     pub(super) fn settle_once(&self, account: Account) -> StoreFuture<()> {
-        let (pipeline, decision, cost) = (&self.pipeline, &self.decision, account.unsettled());
+        let (pipeline, decision, cost) = (&self.pipeline, &self.decision, self.unsettled(&account));
         let free = || self.free(account.leased, account.is_lapsed);
         match account.reservation {
             ReservationState::None if cost == decision.charged() => free(),

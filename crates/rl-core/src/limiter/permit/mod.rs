@@ -24,7 +24,8 @@ use crate::store::{Namespace, Part, StoreFuture};
 /// The cost of a request is often known only at its end.
 /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) charges an estimate, and the permit is
 /// *settled* when the request ends. Settling refunds unused units, and charges units beyond the
-/// estimate, even beyond the limits.
+/// estimate, even beyond the limits. In the adapters, a cost beyond the estimate is charged with the
+/// head of the response already, and later whenever it has doubled.
 ///
 /// Until then the permit holds units of concurrency limits under leases. A task renews the leases
 /// of all permits, on the tokio runtime in which the first permit was made.

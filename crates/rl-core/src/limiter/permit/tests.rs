@@ -73,7 +73,8 @@ async fn a_cost_that_grows_after_the_head_is_charged_whenever_it_has_doubled() {
     assert_eq!(used(&limiter).await, 120);
 }
 
-/// Units that were charged after the decision are not refunded. The units of the decision are.
+/// Units that were charged after the decision are not refunded. Those of the decision are, except one
+/// if the cost is not 0.
 #[tokio::test]
 async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
     let limiter = limiter();
@@ -86,6 +87,20 @@ async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
         drop(permit);
         assert_eq!(used(&limiter).await, due, "{last}");
         limiter.reset(&alice()).await.unwrap();
+    }
+}
+
+/// Fault: one unit too many was charged if the estimate was 0.
+#[tokio::test]
+async fn a_cost_that_is_charged_with_the_head_is_charged_once() {
+    for estimate in [0, 1, 4, 5] {
+        let limiter = limiter();
+        let permit = limiter.acquire(&alice(), estimate).await;
+        permit.set_cost(5);
+        permit.charge_cost_of_head();
+        assert_eq!(used(&limiter).await, 5, "{estimate}");
+        drop(permit);
+        assert_eq!(used(&limiter).await, 5, "{estimate}");
     }
 }
 

@@ -209,6 +209,17 @@ async fn permits_are_held_until_they_are_settled_and_unused_units_are_refunded()
     }
     let units = limiter.stats().units;
     assert_eq!((units.granted, units.charged_after, units.refunded), (20, 20, 3));
+
+    // Fault: units that were charged with the head were not counted if the cost fell afterwards.
+    let permit = limiter.acquire(&alice(), 10).await;
+    permit.set_cost(30);
+    permit.charge_cost_of_head();
+    permit.set_cost(24);
+    permit.settle().await.unwrap();
+    let units = limiter.stats().units;
+    assert_eq!((units.granted, units.charged_after, units.refunded), (30, 40, 9));
+    let used = limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used();
+    assert_eq!(used, units.granted + units.charged_after - units.refunded);
 }
 
 #[tokio::test]

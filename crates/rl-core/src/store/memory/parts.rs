@@ -120,8 +120,8 @@ impl<'a> KeyedParts<'a> {
         Ok(parts.decisions_on_parts(decisions))
     }
 
-    /// Charges all parts, if each of them is a known subject whose limits are open windows that grant
-    /// its cost. Nearly all allowed requests are decided here. Otherwise changes nothing.
+    /// Charges all parts if every subject is known, and all of its limits are open windows that grant
+    /// the cost of the part. This decides nearly all allowed requests. Otherwise it changes nothing.
     #[inline(never)]
     fn try_charge_open(
         &mut self,
