@@ -52,7 +52,8 @@ enum Place {
     /// The limiter is inside of a nested router or scope, which is inside of a middleware that
     /// normalizes. Its prefix is `/api` or a parameter with this value.
     Nested,
-    /// As `Nested`, behind an outer router.
+    /// As `Nested`, behind an outer router. On axum, this router also passes requests on that it
+    /// receives under `/outer`.
     NestedBehindRouter,
     /// The limiter is outside of a nested service or scope.
     AroundNested,
@@ -455,12 +456,16 @@ fn build(rules: Rules) -> RateLimiter {
 
 fn case(place: Place) -> impl Strategy<Value = Case> {
     let nest = prop_oneof![Just("/api"), Just("/{space}")];
-    (template(), normalizer(place), nest).prop_flat_map(move |(template, normalizer, nest)| {
+    let may_be_outer = matches!(place, Place::NestedBehindRouter);
+    let outer =
+        if may_be_outer { prop_oneof![Just(""), Just("/outer")].boxed() } else { Just("").boxed() };
+    let parts = (template(), normalizer(place), nest, outer);
+    parts.prop_flat_map(move |(template, normalizer, nest, outer)| {
         let prefix = prefix_at(place);
         let prefix = match normalizer {
-            Normalizer::Version => format!("/v1{prefix}"),
-            Normalizer::Moved(_) => "/old".to_owned(),
-            _ => prefix.to_owned(),
+            Normalizer::Version => format!("{outer}/v1{prefix}"),
+            Normalizer::Moved(_) => format!("{outer}/old"),
+            _ => format!("{outer}{prefix}"),
         };
         let paths = prop::collection::vec(path_of(&template, prefix), 16);
         let case = move |paths| Case { template: template.clone(), place, nest, normalizer, paths };

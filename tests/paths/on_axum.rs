@@ -74,7 +74,8 @@ fn app(case: &Case, limiter: RateLimiter) -> App {
         Place::Nested => normalized(case.normalizer, App::new(nested())),
         Place::NestedBehindRouter => {
             let inner = normalized(case.normalizer, App::new(nested()));
-            App::new(Router::new().fallback_service(inner))
+            let outer = Router::new().fallback_service(inner.clone());
+            App::new(Router::new().nest("/outer", outer).fallback_service(inner))
         }
         Place::AroundNested => {
             let inner = normalized(case.normalizer, App::new(router.clone()));

@@ -314,15 +314,17 @@ mod tests {
         use axum::routing::get;
         use tower_service::Service;
 
-        let site = Router::new().nest("/api", login_under_rule_for("/api/login"));
-        let pass_on = get(async move |mut request: Request<Body>| {
-            *request.uri_mut() = "/api/login".parse().unwrap();
-            site.clone().call(request).await
-        });
-        let mut app = Router::new().nest("/old", Router::new().route("/signin", pass_on));
-        for expected in [200, 429] {
-            let request = Request::builder().uri("/old/signin").body(Body::empty()).unwrap();
-            assert_eq!(app.call(request).await.unwrap().status(), expected);
+        for (route, sent) in [("/signin", "/old/signin"), ("/{*rest}", "/old/api/login")] {
+            let site = Router::new().nest("/api", login_under_rule_for("/api/login"));
+            let pass_on = get(async move |mut request: Request<Body>| {
+                *request.uri_mut() = "/api/login".parse().unwrap();
+                site.clone().call(request).await
+            });
+            let mut app = Router::new().nest("/old", Router::new().route(route, pass_on));
+            for expected in [200, 429] {
+                let request = Request::builder().uri(sent).body(Body::empty()).unwrap();
+                assert_eq!(app.call(request).await.unwrap().status(), expected, "{sent}");
+            }
         }
     }
 

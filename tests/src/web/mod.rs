@@ -25,6 +25,7 @@ use std::convert::Infallible;
 use std::fmt::{self, Write};
 use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -176,16 +177,21 @@ fn listener() -> TcpListener {
 ///
 /// # Panics
 ///
-/// Panics if that takes too long.
-pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
-    let asking = async {
+/// Panics if that takes too long. The message names the caller.
+#[track_caller]
+pub fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    let asking = async move {
         let mut looks = interval(Duration::from_millis(1));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_so().await {
             looks.tick().await;
         }
     };
-    tokio::time::timeout(GIVE_UP, asking).await.expect("it to be so in the end");
+    async move {
+        let asked = tokio::time::timeout(GIVE_UP, asking).await;
+        assert!(asked.is_ok(), "{caller}: the condition is not met after {GIVE_UP:?}");
+    }
 }
 
 /// Describes a decision by its limits, each as in `minute 1/3`. The limits of an outer limiter come

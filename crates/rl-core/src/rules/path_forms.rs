@@ -115,6 +115,33 @@ impl<'a> PathForms<'a> {
         Self { sent: Cow::Borrowed(""), others: Vec::new(), is_complete: false }
     }
 
+    /// Creates the forms of this path behind `start`, which begins with a slash and does not end with
+    /// one.
+    ///
+    /// Each form of the whole is a form of `start`, followed by a form of this path. Or it is one of the
+    /// two alone, because a slash is removed at an end of the whole, but stays if it is all of a part,
+    /// and because the path may end within `start`. So the work is that for both parts.
+    pub(super) fn after(&self, start: &str, readings: &mut Readings) -> PathForms<'static> {
+        let starts = PathForms::within(start, readings);
+        let has_root = |forms: &PathForms<'_>| forms.iter().any(|form| form == "/");
+        let no_end = (has_root(self) || !starts.others.is_empty()).then_some("");
+        let no_start = has_root(&starts).then_some("");
+        let mut forms = starts.iter().chain(no_start).flat_map(|start| {
+            let ends = self.iter().chain(no_end.filter(|_| !start.is_empty()));
+            ends.map(move |end| [start, end].concat())
+        });
+        let sent = forms.next().unwrap_or_default();
+        let mut left = MAX_LEN.saturating_sub(sent.len());
+        let mut others = Vec::new();
+        let mut is_complete = starts.is_complete && self.is_complete;
+        while is_complete && let Some(form) = forms.next() {
+            left = left.saturating_sub(form.len());
+            others.push(form);
+            is_complete = left > 0 && others.len() < MAX_FORMS;
+        }
+        PathForms { sent: Cow::Owned(sent), others, is_complete }
+    }
+
     /// Adds the other forms. Returns false if they are too many or too long, or if one contains `..`
     /// or a control character.
     ///
@@ -312,6 +339,42 @@ mod tests {
             ("/a%3Fb/login%3Fc", "/a?b/login"),
         ] {
             assert!(forms(path).contains(&form.to_owned()), "{path}: {:?}", forms(path));
+        }
+    }
+
+    #[test]
+    fn a_path_after_another_one_has_the_forms_of_both() {
+        let after = |start, path| {
+            let after = PathForms::new(path).after(start, &mut Readings::default());
+            let mut forms: Vec<String> = after.iter().map(str::to_owned).collect();
+            forms.sort_unstable();
+            forms
+        };
+        assert_eq!(after("/api", "/login"), ["/api/login"]);
+        assert_eq!(after("/api", "/"), ["/api", "/api/"]);
+        assert_eq!(after("/api", "/lo%20gin"), ["/api/lo gin", "/api/lo%20gin"]);
+        assert_eq!(after("/a%40b", "/"), ["/a%40b", "/a%40b/", "/a@b", "/a@b/"]);
+        assert_eq!(after("/a%3Fb", "/x").len(), 6);
+        assert!(!PathForms::new("/a/..").after("/api", &mut Readings::default()).is_complete());
+        assert!(!PathForms::new("/a").after("/..", &mut Readings::default()).is_complete());
+    }
+
+    proptest! {
+        #[test]
+        fn the_forms_of_a_whole_path_are_among_those_of_its_parts(
+            start in prop::collection::vec("[a;.? %5Cc]{1,3}|%2F|%3B|%2E|%25", 1..3),
+            path in prop::collection::vec("[a;.? ]{0,3}|%2F|%3B|%2E|%25", 1..3),
+        ) {
+            let (start, path) = (format!("/{}", start.join("/")), format!("/{}", path.join("/")));
+            let after = PathForms::new(&*path).after(&start, &mut Readings::default());
+            let forms: Vec<&str> = after.iter().collect();
+            let whole = PathForms::new(format!("{start}{path}"));
+            prop_assert!(whole.is_complete() || !after.is_complete(), "{}{}", start, path);
+            if after.is_complete() {
+                for form in whole.iter() {
+                    prop_assert!(forms.contains(&form), "{} of {}{}", form, start, path);
+                }
+            }
         }
     }
 

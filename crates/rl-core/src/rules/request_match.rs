@@ -42,13 +42,14 @@ const MAX_APPLIED: usize = 32;
 ///   encoded or not, those with more than 256 forms, or with more than 32 KiB of them, and those
 ///   without a slash at their start, such as that of `OPTIONS *`. A request with `..` is therefore
 ///   counted also by rules of paths that it does not reach.
-/// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
-///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
-///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
-///   axum does not report a further slash after the prefix, so the rewritten path is read with and
+/// * Within nested routers of axum, a path matches a rule with all segments of their prefix, with the
+///   last ones, or with none, because a handler may have passed the request on to another router. The
+///   path that was sent matches an exemption. If a middleware has rewritten it, the rewritten path has
+///   to match the exemption too, whichever segments of the prefix it begins with.
+///   axum does not report a further slash after the prefix, so a rewritten path is read with and
 ///   without it.
-///   If the prefix has a parameter whose value is not UTF-8, or whose name occurs twice, the path
-///   matches every rule, and no exemption.
+///   If the prefix has a parameter whose value is empty or not UTF-8, or whose name occurs twice, the
+///   path matches every rule, and no exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * Services read the host in the target of the request, or in one of the lines `Host`,
@@ -306,11 +307,11 @@ pub(super) enum Applies {
 
 /// The paths of a request.
 struct RequestPaths<'a> {
-    /// The path that the client has sent, and the path that the service routes on if a middleware
+    /// The path that the client has sent, and the paths that the service may route on if a middleware
     /// has rewritten it.
     whole: SmallVec<[PathForms<'a>; 1]>,
-    /// The rest of the path within nested routers.
-    nested: Option<PathForms<'a>>,
+    /// The path within nested routers, and the paths within some of them.
+    nested: SmallVec<[PathForms<'a>; 1]>,
 }
 
 impl<'a> RequestPaths<'a> {
@@ -318,26 +319,33 @@ impl<'a> RequestPaths<'a> {
         let (sent, routed) = (request.path(), request.routed_path());
         let mut readings = Readings::default();
         let whole = smallvec![PathForms::within(sent, &mut readings)];
-        let mut paths = Self { whole, nested: None };
-        let before = match request.nested_prefix() {
+        let mut paths = Self { whole, nested: SmallVec::new() };
+        let runs = match request.nested_prefix() {
             NestedPrefix::None if routed == sent => return paths,
             NestedPrefix::None => {
                 paths.whole.push(PathForms::within(routed, &mut readings));
                 return paths;
             }
-            NestedPrefix::Removed(prefix) => paths_before_nesting(sent, routed, &prefix, true),
-            NestedPrefix::PartlyRemoved(prefix) => {
-                paths_before_nesting(sent, routed, &prefix, false)
-            }
+            NestedPrefix::Removed(prefix) => PrefixRuns::new(sent, routed, &prefix, true),
+            NestedPrefix::PartlyRemoved(prefix) => PrefixRuns::new(sent, routed, &prefix, false),
             NestedPrefix::Unknown => None,
         };
-        paths.nested = Some(PathForms::within(routed, &mut readings));
-        match before {
-            Some(before) => paths
-                .whole
-                .extend(before.into_iter().map(|path| PathForms::within(path, &mut readings))),
+        let nested = PathForms::within(routed, &mut readings);
+        match runs {
+            Some(PrefixRuns { runs, is_rewritten: false }) => {
+                let after = |run: String| nested.after(&run, &mut readings);
+                paths.nested.extend(runs.into_iter().map(after));
+            }
+            Some(PrefixRuns { runs, is_rewritten: true }) => {
+                // axum also removes the first of several slashes after the prefix.
+                let nested = PathForms::within(format!("/{routed}"), &mut readings);
+                let after = |run: String| nested.after(&run, &mut readings);
+                paths.whole.extend(runs.into_iter().map(after));
+                paths.whole.push(nested);
+            }
             None => paths.whole.push(PathForms::unknown()),
         }
+        paths.nested.push(nested);
         paths
     }
 
@@ -358,56 +366,63 @@ impl<'a> RequestPaths<'a> {
     }
 }
 
-/// The maximum number of segments of the prefix of nested routers.
-const MAX_PREFIX: usize = 8;
+/// The maximum number of runs of a prefix. With several equal segments, each of them may be the last
+/// one of a run, and a client chooses the values of parameters.
+const MAX_RUNS: usize = 32;
 
-/// Returns the paths that a service may have before nested routers remove segments of `prefix` and
-/// leave `routed`. Returns none if that is `sent`, the path that the client has sent, and `None` if the
-/// paths are not known.
+/// The texts that may come before the path within nested routers: the *runs* of segments of their
+/// prefix.
 ///
-/// A rewritten path is a *run* of segments of the prefix, followed by `routed`. The prefix does not
-/// show where the run begins, because a handler of a nested router may pass a request on to another
-/// router. It shows where the run ends only if `is_removed`, that is, if the routers have removed all
-/// segments. Otherwise `routed` begins with the segments that are left.
-fn paths_before_nesting(
-    sent: &str,
-    routed: &str,
-    prefix: &str,
-    is_removed: bool,
-) -> Option<Vec<String>> {
-    let segments: Vec<&str> = prefix.split('/').skip(1).collect();
-    if segments.len() > MAX_PREFIX {
-        return None;
+/// The prefix does not show where the path begins, because a handler of a nested router may pass a
+/// request on to another router, which adds its own prefix.
+struct PrefixRuns {
+    /// The runs with at least one segment. Left out are those that complete the path that was sent.
+    runs: Vec<String>,
+    /// Whether the path that was sent is not the prefix and the path within the routers, because a
+    /// middleware has rewritten it.
+    is_rewritten: bool,
+}
+
+impl PrefixRuns {
+    /// Finds the runs of the segments of `prefix` before `routed`. The routers have removed all of these
+    /// segments if `is_removed`. Otherwise, `routed` begins with those that are left.
+    ///
+    /// Returns `None` if the runs are too many, or not known.
+    fn new(sent: &str, routed: &str, prefix: &str, is_removed: bool) -> Option<Self> {
+        let segments: Vec<&str> = prefix.split('/').skip(1).collect();
+        // axum joins an empty value of a parameter with the slash that follows.
+        if segments.iter().any(|segment| segment.is_empty()) {
+            return None;
+        }
+        // The values of parameters of the prefix are encoded in another way than the client did.
+        let is_same = |one: &str, other: &str| decode_segments(one) == decode_segments(other);
+        let is_left = |left: &[&str]| {
+            let mut routed = routed.split('/').skip(1);
+            left.iter().all(|segment| routed.next().is_some_and(|found| is_same(found, segment)))
+        };
+        let count = segments.len();
+        let ends = if is_removed { count..=count } else { 0..=count.saturating_sub(1) };
+        let ends: Vec<usize> = ends.filter(|end| is_left(&segments[*end..])).collect();
+        if ends.is_empty() || ends.iter().sum::<usize>() > MAX_RUNS {
+            return None;
+        }
+        let run = |begin: usize, end: usize| -> String {
+            segments[begin..end].iter().flat_map(|segment| ["/", segment]).collect()
+        };
+        // A nested router sees `/` if the path is its prefix without a slash.
+        let rests = [routed, &format!("/{routed}"), if routed == "/" { "" } else { routed }];
+        let is_sent = |end: &usize| {
+            let whole = run(0, *end);
+            rests.iter().any(|rest| is_same(sent, &format!("{whole}{rest}")))
+        };
+        let is_rewritten = !ends.iter().all(is_sent);
+        let first = usize::from(!is_rewritten);
+        let mut runs: Vec<String> =
+            ends.iter().flat_map(|end| (first..*end).map(|begin| run(begin, *end))).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        Some(Self { runs, is_rewritten })
     }
-    let path = |run: &[&str], rest: &str| {
-        let run: String = run.iter().flat_map(|segment| ["/", segment]).collect();
-        run + rest
-    };
-    // The values of parameters of the prefix are encoded in another way than the client did.
-    let is_same = |one: &str, other: &str| decode_segments(one) == decode_segments(other);
-    let is_left = |left: &[&str]| {
-        let mut routed = routed.split('/').skip(1);
-        left.iter().all(|segment| routed.next().is_some_and(|found| is_same(found, segment)))
-    };
-    let count = segments.len();
-    let ends = if is_removed { count..=count } else { 0..=count.saturating_sub(1) };
-    let ends: Vec<usize> = ends.filter(|end| is_left(&segments[*end..])).collect();
-    // axum also removes the first of several slashes after the prefix. A parameter there may be empty.
-    let rests = [routed, &format!("/{routed}")];
-    let is_sent =
-        |end: &usize| rests.iter().any(|rest| is_same(sent, &path(&segments[..*end], rest)));
-    if ends.iter().any(is_sent) {
-        return Some(Vec::new());
-    }
-    // axum joins an empty value of a parameter with the slash that follows.
-    if ends.is_empty() || segments.iter().any(|segment| segment.is_empty()) {
-        return None;
-    }
-    let runs = ends.iter().flat_map(|end| (0..=*end).map(|begin| &segments[begin..*end]));
-    let mut paths: Vec<String> = runs.flat_map(|run| rests.map(|rest| path(run, rest))).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    Some(paths)
 }
 
 /// A view of a request that reads each property at most once for all rules.
@@ -690,10 +705,10 @@ mod tests {
         }
     }
 
-    /// Fault: a path that a middleware had rewritten was compared with the whole prefix alone. It
-    /// avoided a rule if the routers had left a part of the prefix in the path, or if a handler of a
-    /// nested router had passed the request on to another router. Ordinary paths with a part of the
-    /// prefix lost their exemption.
+    /// Fault: a path within nested routers was compared with the whole prefix alone. It avoided a rule
+    /// if a handler of a nested router had passed the request on to another router, or if a middleware
+    /// had rewritten it and the routers had left a part of the prefix in it. Ordinary paths lost their
+    /// exemption if they had a part of the prefix or nothing behind it.
     #[test]
     fn a_path_within_nested_routers_is_completed_by_each_run_of_the_prefix() {
         let client = ClientAddress::default();
@@ -709,14 +724,26 @@ mod tests {
             // A value is empty, so axum has removed another part of the path.
             ("/shops/{*rest}", "/Shops///login", "/login", "/shops//", true, (true, false)),
             ("/other", "/Shops///login", "/login", "/shops//", true, (true, false)),
-            ("/other", "/shops///login", "/login", "/shops//", true, (false, false)),
+            ("/other", "/shops///login", "/login", "/shops//", true, (true, false)),
             // Ordinary paths.
             ("/api/v{n}/health", "/api/v1/health", "/v1/health", "/api/v1", false, (true, true)),
             ("/api/v{n}/health", "/api/v1/health", "/api/v1/health", "/api/v1", false, (true, true)),
             ("/v{n}/{t}/health", "/v1/a/health", "/a/health", "/v1/a", false, (true, true)),
             ("/api/{a}/{b}/health", "/api/v1/health", "/v1/health", "/api/v1", false, (false, false)),
-            // More segments than a prefix has.
-            ("/other", "/A/b/c/d/e/f/g/h/i", "/i", "/a/b/c/d/e/f/g/h/i", true, (true, false)),
+            ("/a/b/c/d/e/f/g/h/i/{x}", "/a/b/c/d/e/f/g/h/i/x", "/x", "/a/b/c/d/e/f/g/h/i", true, (true, true)),
+            // The path of a nested router itself.
+            ("/health", "/health", "/", "/health", true, (true, true)),
+            ("/health", "/Health", "/", "/health", true, (true, false)),
+            // A handler passes the request on to another router.
+            ("/api/login", "/old/api/login", "/login", "/old/api", true, (true, false)),
+            ("/api/lo gin", "/old/api/lo%20gin", "/lo%20gin", "/old/api", true, (true, false)),
+            ("/api/v{n}/login", "/old/api/v1/login", "/v1/login", "/old/api/v1", false, (true, false)),
+            ("/old/{*rest}", "/old/api/login", "/login", "/old/api", true, (true, true)),
+            // Equal segments: the path may end with one or two of them.
+            ("/v{n}/{t}/v1/export", "/v1/v1/export", "/v1/v1/export", "/v1/v1", false, (true, false)),
+            ("/v{n}/{t}/export", "/v1/v1/export", "/v1/v1/export", "/v1/v1", false, (true, false)),
+            // More runs than are compared.
+            ("/other", "/A/b", "/a/a/a/a/a/a/a/a/a", "/a/a/a/a/a/a/a/a/a", false, (true, false)),
         ];
         for (template, sent, routed, prefix, is_removed, expected) in cases {
             let request = FakeRequest::get(sent).routed_path(routed);
