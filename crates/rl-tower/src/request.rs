@@ -284,7 +284,7 @@ mod tests {
         for (outer, inner, rule, sent, rewritten, limited) in [
             ("/api", "/v{n}", "/api/v{n}/login", "/v1/login", "/api/v1/login", true),
             ("/api", "/v{n}", "/api/v{n}/login", "/API/v1/login", "/api/v1/login", true),
-            ("/api", "/v{n}", "/v{n}/{x}/login", "/API/v1/login", "/api/v1/login", false),
+            ("/api", "/v{n}", "/v{n}/other", "/API/v1/login", "/api/v1/login", false),
             ("/v{n}", "/{t}", "/v{n}/{t}/login", "/acme/login", "/v1/acme/login", true),
             ("/t/{a}", "/{b}", "/t/{a}/{b}/login", "/T/x//login", "/t/x//login", true),
             ("/{t}", "/v{n}", "/acme/v{n}/login", "/acme/v1/login", "/acme/v1/login", true),

@@ -47,6 +47,12 @@ pub enum InvalidRules {
         /// The limit that grants less than the cost at once.
         limit: Limit,
     },
+    /// The final cost of a rule comes from the response, and its estimate is 0. No request would wait
+    /// for an earlier one, because a cost of 0 is never denied.
+    Estimate {
+        /// The name of the rule.
+        rule: String,
+    },
     /// A match has a value that is not valid.
     Match {
         /// The name of the rule; `None` for the exemptions of the whole set.
@@ -70,7 +76,8 @@ impl InvalidRules {
             | Self::NameTwice { rule }
             | Self::Policy { rule, .. }
             | Self::TierTwice { rule, .. }
-            | Self::Cost { rule, .. } => Some(rule),
+            | Self::Cost { rule, .. }
+            | Self::Estimate { rule } => Some(rule),
             Self::Match { rule, .. } => rule.as_deref(),
             Self::Empty | Self::TooMany { .. } => None,
         }
@@ -107,6 +114,11 @@ impl fmt::Display for InvalidRules {
                 "rule {rule:?}: cost {cost}: expected at most {}, which limit {limit} grants at once",
                 limit.capacity()
             ),
+            Self::Estimate { rule } => write!(
+                f,
+                "rule {rule:?}: estimate 0: expected at least 1, because a request that costs 0 is \
+                 never denied"
+            ),
             Self::Match { rule: Some(rule), error } => write!(f, "rule {rule:?}: {error}"),
             Self::Match { rule: None, error } => write!(f, "exempt: {error}"),
             Self::TooMany { rules } => write!(
@@ -130,6 +142,7 @@ impl std::error::Error for InvalidRules {
             | Self::NameTwice { .. }
             | Self::TierTwice { .. }
             | Self::Cost { .. }
+            | Self::Estimate { .. }
             | Self::TooMany { .. } => None,
         }
     }

@@ -46,10 +46,9 @@ const MAX_APPLIED: usize = 32;
 ///   last ones, or with none, because a handler may have passed the request on to another router. The
 ///   path that was sent matches an exemption. If a middleware has rewritten it, the rewritten path has
 ///   to match the exemption too, whichever segments of the prefix it begins with.
-///   axum does not report a further slash after the prefix, so a rewritten path is read with and
-///   without it.
-///   If the prefix has a parameter whose value is empty or not UTF-8, or whose name occurs twice, the
-///   path matches every rule, and no exemption.
+///   axum does not report further slashes after the prefix, so such a path is read with and without
+///   them. If the prefix has parameters, and the name of one occurs twice, its value is empty, or any
+///   value in the path is not UTF-8, the path matches every rule, and no exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * Services read the host in the target of the request, or in one of the lines `Host`,
@@ -330,22 +329,18 @@ impl<'a> RequestPaths<'a> {
             NestedPrefix::PartlyRemoved(prefix) => PrefixRuns::new(sent, routed, &prefix, false),
             NestedPrefix::Unknown => None,
         };
-        let nested = PathForms::within(routed, &mut readings);
-        match runs {
-            Some(PrefixRuns { runs, is_rewritten: false }) => {
-                let after = |run: String| nested.after(&run, &mut readings);
-                paths.nested.extend(runs.into_iter().map(after));
-            }
-            Some(PrefixRuns { runs, is_rewritten: true }) => {
-                // axum also removes the first of several slashes after the prefix.
-                let nested = PathForms::within(format!("/{routed}"), &mut readings);
-                let after = |run: String| nested.after(&run, &mut readings);
-                paths.whole.extend(runs.into_iter().map(after));
-                paths.whole.push(nested);
-            }
-            None => paths.whole.push(PathForms::unknown()),
-        }
-        paths.nested.push(nested);
+        let Some(PrefixRuns { runs, is_rewritten, may_lack_slashes }) = runs else {
+            paths.whole.push(PathForms::unknown());
+            return paths;
+        };
+        let nested = match may_lack_slashes {
+            true => PathForms::within(format!("//{routed}"), &mut readings),
+            false => PathForms::within(routed, &mut readings),
+        };
+        let after = |run: String| nested.after(&run, &mut readings);
+        let completed = if is_rewritten { &mut paths.whole } else { &mut paths.nested };
+        completed.extend(runs.into_iter().map(after));
+        completed.push(nested);
         paths
     }
 
@@ -381,11 +376,14 @@ struct PrefixRuns {
     /// Whether the path that was sent is not the prefix and the path within the routers, because a
     /// middleware has rewritten it.
     is_rewritten: bool,
+    /// Whether axum may have removed slashes after the prefix. It removes the first of several, and
+    /// two if the pattern of the prefix ends with one. A parameter there may be empty.
+    may_lack_slashes: bool,
 }
 
 impl PrefixRuns {
     /// Finds the runs of the segments of `prefix` before `routed`. The routers have removed all of these
-    /// segments if `is_removed`. Otherwise, `routed` begins with those that are left.
+    /// segments if `is_removed`. Otherwise, `routed` may begin with those that are left.
     ///
     /// Returns `None` if the runs are too many, or not known.
     fn new(sent: &str, routed: &str, prefix: &str, is_removed: bool) -> Option<Self> {
@@ -395,33 +393,40 @@ impl PrefixRuns {
             return None;
         }
         // The values of parameters of the prefix are encoded in another way than the client did.
-        let is_same = |one: &str, other: &str| decode_segments(one) == decode_segments(other);
+        let read = |path: &str| decode_segments(path).replace("%2f", "%2F");
+        let sent = read(sent);
         let is_left = |left: &[&str]| {
             let mut routed = routed.split('/').skip(1);
-            left.iter().all(|segment| routed.next().is_some_and(|found| is_same(found, segment)))
+            left.iter().all(|one| routed.next().is_some_and(|found| read(found) == read(one)))
         };
         let count = segments.len();
-        let ends = if is_removed { count..=count } else { 0..=count.saturating_sub(1) };
-        let ends: Vec<usize> = ends.filter(|end| is_left(&segments[*end..])).collect();
-        if ends.is_empty() || ends.iter().sum::<usize>() > MAX_RUNS {
-            return None;
-        }
+        let may_be_left = if is_removed { 0..0 } else { 0..count };
+        let mut ends: Vec<usize> = may_be_left.filter(|end| is_left(&segments[*end..])).collect();
         let run = |begin: usize, end: usize| -> String {
             segments[begin..end].iter().flat_map(|segment| ["/", segment]).collect()
         };
-        // A nested router sees `/` if the path is its prefix without a slash.
-        let rests = [routed, &format!("/{routed}"), if routed == "/" { "" } else { routed }];
-        let is_sent = |end: &usize| {
-            let whole = run(0, *end);
-            rests.iter().any(|rest| is_same(sent, &format!("{whole}{rest}")))
+        let is_sent = |end: usize, slashes: &str| {
+            let whole = read(&run(0, end)) + slashes;
+            sent == format!("{whole}{}", read(routed))
+                // A nested router sees `/` if the path is its prefix without a slash.
+                || routed == "/" && sent == whole
         };
-        let is_rewritten = !ends.iter().all(is_sent);
+        // A middleware or a handler may have removed what the routers have left. That is ordinary only
+        // if nothing can be left.
+        let ordinary = if ends.is_empty() { &[count][..] } else { &ends };
+        let is_sent_by_all = |slashes| ordinary.iter().all(|end| is_sent(*end, slashes));
+        let may_lack_slashes = !is_sent_by_all("");
+        let is_rewritten = may_lack_slashes && !is_sent_by_all("/") && !is_sent_by_all("//");
+        ends.push(count);
+        if ends.iter().sum::<usize>() > MAX_RUNS {
+            return None;
+        }
         let first = usize::from(!is_rewritten);
         let mut runs: Vec<String> =
             ends.iter().flat_map(|end| (first..*end).map(|begin| run(begin, *end))).collect();
         runs.sort_unstable();
         runs.dedup();
-        Some(Self { runs, is_rewritten })
+        Some(Self { runs, is_rewritten, may_lack_slashes })
     }
 }
 
@@ -739,6 +744,17 @@ mod tests {
             ("/api/lo gin", "/old/api/lo%20gin", "/lo%20gin", "/old/api", true, (true, false)),
             ("/api/v{n}/login", "/old/api/v1/login", "/v1/login", "/old/api/v1", false, (true, false)),
             ("/old/{*rest}", "/old/api/login", "/login", "/old/api", true, (true, true)),
+            // A middleware removes what the routers have left.
+            ("/v{n}/health", "/v1/health", "/health", "/v1", false, (true, true)),
+            ("/other", "/v1/health", "/health", "/v1", false, (false, false)),
+            ("/auth/{a}/login", "/v1/auth/auth/login", "/auth/login", "/v1/auth", false, (true, false)),
+            // axum removes slashes in front of an empty parameter.
+            ("/tenants/{*rest}", "/old/tenants//login", "/login", "/old/tenants", true, (true, false)),
+            ("/tenants//{*rest}", "/old/tenants//x", "/x", "/old/tenants", true, (true, false)),
+            ("/api///{*rest}", "/API///x", "/x", "/api", true, (true, false)),
+            ("/api/{*rest}", "/api///health", "/health", "/api", true, (true, true)),
+            // The encoding of a slash is written anew.
+            ("/files/{*rest}", "/files/a%2fb/x", "/x", "/files/a%2Fb", true, (true, true)),
             // Equal segments: the path may end with one or two of them.
             ("/v{n}/{t}/v1/export", "/v1/v1/export", "/v1/v1/export", "/v1/v1", false, (true, false)),
             ("/v{n}/{t}/export", "/v1/v1/export", "/v1/v1/export", "/v1/v1", false, (true, false)),

@@ -182,7 +182,9 @@ impl Rule {
         self
     }
 
-    /// Sets the function that returns the cost of a request under this rule.
+    /// Sets the function that returns the cost of a request under this rule. A request that costs 0
+    /// is never denied, not even by a limit of requests or a concurrency limit, so return at least 1 if
+    /// the client chooses the cost.
     ///
     /// Decide by the [route](RequestInfo::route) or by a match of the rule, not by the
     /// [path](RequestInfo::path): that is as the client sent it, and `/%65xport` may reach the same
@@ -202,7 +204,7 @@ impl Rule {
     ///     .cost_by(|request| {
     ///         let rows = request.query().and_then(|query| query.strip_prefix("rows="));
     ///         // A request without a valid number costs as much as the largest export.
-    ///         Cost::from(rows.and_then(|rows| rows.parse::<u64>().ok()).unwrap_or(10_000))
+    ///         Cost::from(rows.and_then(|rows| rows.parse().ok()).unwrap_or(10_000_u64).max(1))
     ///     });
     /// ```
     pub fn cost_by(
@@ -216,7 +218,7 @@ impl Rule {
     /// Sets the function that reads the final cost of a request under this rule from its response.
     ///
     /// Until the response arrives, the request is charged the [cost](Self::cost) of the rule as an
-    /// estimate. If the function returns `None`, this charge stays.
+    /// estimate, which is at least 1. If the function returns `None`, this charge stays.
     /// [`Permit::set_cost`](crate::Permit::set_cost) and the final cost that a layer reads do not
     /// change the cost under this rule.
     ///

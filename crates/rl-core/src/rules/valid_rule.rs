@@ -121,6 +121,9 @@ impl ValidRule {
             name: Arc::clone(&rule.name),
             label: Arc::new(label),
         };
+        if rule.response_cost.is_some() && rule.known_cost() == Cost::ZERO {
+            return Err(InvalidRules::Estimate { rule: name() });
+        }
         match rule.exceeded_limit() {
             Some((cost, limit)) => Err(InvalidRules::Cost { rule: name(), cost, limit }),
             None => Ok(rule),

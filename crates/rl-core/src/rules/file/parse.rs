@@ -153,7 +153,9 @@ pub(super) fn convert(
         .map_err(|error| fail(find(&text, &error.rule, &error.name), error.reason))?;
     RuleSet::new(&rules, &Namespace::default()).map_err(|error| {
         let place = match &error {
-            InvalidRules::Cost { rule, .. } => find(&text, rule, "cost"),
+            InvalidRules::Cost { rule, .. } | InvalidRules::Estimate { rule } => {
+                find(&text, rule, "cost")
+            }
             InvalidRules::Policy { rule, tier: Some(tier), .. } => find(&text, rule, tier),
             InvalidRules::Policy { rule, tier: None, .. } => find(&text, rule, "limits"),
             _ => None,

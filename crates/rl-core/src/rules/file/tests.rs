@@ -230,6 +230,11 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
             "rules:\n  a: { limits: 60/hour, cost: { response_header: x-cost, estimate: 61 } }",
             "2:25: rule \"a\": cost 61: expected at most 60",
         ),
+        // Fault: a request whose estimate is 0 is never denied, whatever earlier ones have cost.
+        (
+            "rules:\n  a: { limits: 60/hour, cost: { response_header: x-cost, estimate: 0 } }",
+            "2:25: rule \"a\": estimate 0: expected at least 1",
+        ),
         ("rules:\n  a: {}", "2:6: missing field `limits`"),
         ("rules: {}", "no rules: expected at least one"),
         ("rules: [a]", "1:9: a list: expected a map, in which each key is the name of a rule"),
