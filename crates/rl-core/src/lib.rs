@@ -80,14 +80,14 @@ pub use decision::{
 };
 pub use headers::ResponseInfo;
 pub use limiter::{
-    BuildError, LimiterRequest, NamedRule, OnFailure, Permit, RateLimiter, RateLimiterBuilder,
+    BuildError, LimiterRequest, NamedRule, Permit, RateLimiter, RateLimiterBuilder,
     RequestSubjects, ResetError, Share, WaitingRequest, WeakRateLimiter,
 };
 pub use maybe_ready::MaybeReady;
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, FailureKind, InvalidLimit, InvalidLogSecret,
-    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, ParseLimitError, Period, Realm, Redacted,
-    Refill, StoreError, Subject, SubjectId,
+    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, OnFailure, ParseLimitError, Period, Realm,
+    Redacted, Refill, StoreError, Subject, SubjectId,
 };
 pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
 pub use rules::{MissingKey, OverLimit};

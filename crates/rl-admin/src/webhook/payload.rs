@@ -1,7 +1,7 @@
 //! Events as JSON.
 
-use rl_core::Subject;
 use rl_core::observe::{Event, EventKind, EventLocation};
+use rl_core::{OnFailure, Subject};
 use serde_json::{Map, Value, json};
 
 /// The name and the values of an event. The values contain no id of a subject, and no text of an
@@ -34,8 +34,9 @@ impl Payload {
             EventKind::StoreFailing { error, on_failure, .. }
             | EventKind::StoreOutOfMemory { error, on_failure, .. }
             | EventKind::FallbackFailing { error, on_failure, .. }
-            | EventKind::LookupsFailing { error, on_failure, .. } => {
-                json!({ "failure": error.kind().as_str(), "on_failure": on_failure })
+            | EventKind::LookupsFailing { error, on_failure, .. }
+            | EventKind::PolicyUnsupported { error, on_failure, .. } => {
+                json!({ "failure": error.kind().as_str(), "on_failure": on_failure.as_str() })
             }
             EventKind::StoreRecovered { lasted, undecided, .. }
             | EventKind::StoreOutOfMemoryEnded { lasted, undecided, .. }
@@ -46,9 +47,10 @@ impl Payload {
             EventKind::BreakerOpened { failure, .. } => json!({ "failure": failure.as_str() }),
             EventKind::BreakerClosed { lasted, .. } => json!({ "seconds": lasted.as_secs_f64() }),
             EventKind::StoreOverloaded { in_flight, bound, on_failure, .. } => {
-                json!({ "in_flight": in_flight, "bound": bound, "on_failure": on_failure })
+                json!({ "in_flight": in_flight, "bound": bound, "on_failure": on_failure.as_str() })
             }
-            EventKind::StoreOverloadEnded { lasted, refused, .. } => {
+            EventKind::StoreOverloadEnded { lasted, refused, .. }
+            | EventKind::LookupsOverloadEnded { lasted, refused, .. } => {
                 json!({ "seconds": lasted.as_secs_f64(), "refused": refused })
             }
             EventKind::FailurePolicyBegan { origin, .. } => json!({ "origin": origin.as_str() }),
@@ -57,6 +59,27 @@ impl Payload {
                 "seconds": lasted.as_secs_f64(),
                 "requests": requests,
             }),
+            EventKind::PolicyUnsupportedEnded { lasted, requests, .. } => {
+                json!({ "seconds": lasted.as_secs_f64(), "requests": requests })
+            }
+            EventKind::ValueDamaged { subject, error, on_failure, .. }
+            | EventKind::PolicyUnreadable { subject, error, on_failure, .. } => json!({
+                "subject": subject.map(hashed),
+                "failure": error.kind().as_str(),
+                "on_failure": on_failure.as_str(),
+            }),
+            EventKind::ValueRecovered { subject, lasted, requests, .. }
+            | EventKind::PolicyReadable { subject, lasted, requests, .. } => json!({
+                "subject": { "hash": subject.to_string() },
+                "seconds": lasted.as_secs_f64(),
+                "requests": requests,
+            }),
+            EventKind::LookupsOverloaded { on_failure, .. } => {
+                json!({ "on_failure": on_failure.map_or("policy_for_overload", OnFailure::as_str) })
+            }
+            EventKind::LapsesEnded { lasted, leases, .. } => {
+                json!({ "seconds": lasted.as_secs_f64(), "leases": leases })
+            }
             EventKind::LeaseLapsed { subject, is_retaken, .. } => {
                 json!({ "subject": hashed(subject), "is_retaken": is_retaken })
             }
@@ -112,7 +135,7 @@ mod tests {
     fn payloads_name_the_limiter_and_hash_the_subject() {
         let location = EventLocation::new("api", "redis 127.0.0.1:6379");
         let subject = Subject::user("alice");
-        let lapsed = EventKind::LeaseLapsed { subject: &subject, is_retaken: true };
+        let lapsed = EventKind::LeaseLapsed { subject: &subject, is_retaken: true, is_first: true };
         let payload = Payload::of(&Event::new(location, lapsed)).unwrap();
         let text = Value::Object(payload.values).to_string();
         assert_eq!(payload.event, "lease_lapsed");

@@ -1,4 +1,4 @@
-use crate::model::FailureKind;
+use crate::model::{FailureKind, OnFailure};
 
 /// How a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +30,15 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Returns the origin of a decision that no store made. With [`OnFailure::Fallback`], the fallback
+    /// could not decide either, so the request is rejected.
+    pub(crate) const fn without_store(action: OnFailure, failure: FailureKind) -> Self {
+        match action {
+            OnFailure::Allow => Self::FailedOpen(failure),
+            OnFailure::Reject | OnFailure::Fallback => Self::FailedClosed(failure),
+        }
+    }
+
     /// Returns a short fixed word, suitable as a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -25,12 +25,12 @@ pub enum BuildError {
     ZeroReservation,
     /// The maximum number of decisions in flight is zero.
     NoneInFlight,
-    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) is set, but there is no store to fall
+    /// [`OnFailure::Fallback`](crate::OnFailure::Fallback) is set, but there is no store to fall
     /// back on.
     NoFallback,
     /// The number of instances that share the limits is zero.
     NoInstances,
-    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) is set for failures of the fallback
+    /// [`OnFailure::Fallback`](crate::OnFailure::Fallback) is set for failures of the fallback
     /// itself.
     FallbackOfFallback,
 }

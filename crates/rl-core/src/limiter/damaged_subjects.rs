@@ -15,11 +15,11 @@ use crate::observe::{Ended, Transition};
 /// shown its end.
 pub(super) const LONG_RECOVERY_PERIOD: Duration = Duration::from_secs(60);
 
-/// The maximum number of subjects with log lines of their own. Further subjects share one line.
+/// The maximum number of subjects that are reported by name. Further ones are reported together.
 const MAX_SUBJECTS: usize = 64;
 
-/// Samples the log lines of damaged subjects: one line when a subject is found damaged, one when it
-/// has recovered.
+/// Samples the reports of damaged subjects: one when a subject is found damaged, one when it has
+/// recovered.
 #[derive(Debug, Default)]
 pub(super) struct DamagedSubjects {
     // The number of damaged subjects. While it is 0, a decision only loads this number.
@@ -43,40 +43,30 @@ impl Default for DamagedState {
     }
 }
 
-/// The log line of a damaged subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DamageReport {
-    /// A line that names the subject.
-    Subject,
-    /// A line that says that there are too many subjects to name.
-    TooMany,
-    /// No line, because the subject has been logged before.
-    None,
-}
-
 impl DamagedSubjects {
     fn state(&self) -> MutexGuard<'_, DamagedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that `subject` was found damaged. Returns which log line to write, if any.
-    pub(super) fn add(&self, subject: Redacted) -> DamageReport {
+    /// Records that `subject` was found damaged. Returns `None` if that is reported already, and
+    /// `Some(None)` if too many subjects are damaged to name this one.
+    pub(super) fn add<'a>(&self, subject: &'a Subject) -> Option<Option<&'a Subject>> {
+        let tag = subject.redacted();
         let mut state = self.state();
         let (count, has_room) = (state.subjects.len(), state.subjects.len() < MAX_SUBJECTS);
-        match state.subjects.get(&subject) {
+        match state.subjects.get(&tag) {
             Some(known) => {
                 known.occurred();
-                DamageReport::None
+                None
             }
             None if has_room => {
                 let known = Transition::new(LONG_RECOVERY_PERIOD);
                 known.occurred();
-                state.subjects.insert(subject, known);
+                state.subjects.insert(tag, known);
                 self.count.store(count + 1, Ordering::Relaxed);
-                DamageReport::Subject
+                Some(Some(subject))
             }
-            None if state.others.occurred() => DamageReport::TooMany,
-            None => DamageReport::None,
+            None => state.others.occurred().then_some(None),
         }
     }
 
@@ -127,9 +117,9 @@ mod tests {
         let damaged = DamagedSubjects::default();
         let [alice, bob, carol] = ["alice", "bob", "carol"].map(Subject::user);
         assert_eq!(damaged.recover(&alice), []);
-        assert_eq!(damaged.add(alice.redacted()), DamageReport::Subject);
-        assert_eq!(damaged.add(alice.redacted()), DamageReport::None);
-        assert_eq!(damaged.add(bob.redacted()), DamageReport::Subject);
+        assert_eq!(damaged.add(&alice), Some(Some(&alice)));
+        assert_eq!(damaged.add(&alice), None);
+        assert_eq!(damaged.add(&bob), Some(Some(&bob)));
         assert_eq!(damaged.recover(&carol), []);
 
         let over = damaged.recover(&alice);
@@ -147,9 +137,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn subjects_beyond_the_maximum_share_one_log_line() {
         let damaged = DamagedSubjects::default();
-        let found = (0..1_000).map(|id| damaged.add(Subject::user(&id.to_string()).redacted()));
-        let found: Vec<_> = found.collect();
-        let of = |kind| found.iter().filter(|found| **found == kind).count();
-        assert_eq!((of(DamageReport::Subject), of(DamageReport::TooMany)), (MAX_SUBJECTS, 1));
+        let subjects: Vec<_> = (0..1_000).map(|id| Subject::user(&id.to_string())).collect();
+        let reports: Vec<_> = subjects.iter().filter_map(|one| damaged.add(one)).collect();
+        let (named, together) = reports.split_at(MAX_SUBJECTS);
+        assert!(named.iter().all(Option::is_some));
+        assert_eq!(together, [None]);
     }
 }

@@ -1,7 +1,5 @@
-//! Reports decisions and failures to the observer and to the log. Both get one report when a
-//! condition begins, and one when it ends. The observer also gets each decision and each failure.
-
-mod load;
+//! Reports decisions and failures to the log and to the observer: one event when a condition begins,
+//! and one when it ends. The observer also gets each decision and each failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +7,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
+use super::damaged_subjects::{DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::decision_events::{DecisionEvents, EventNames};
-use super::failure_policy::{FailurePolicy, OnFailure};
+use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
 use super::parts::Counters;
 use super::shadow::ShadowLog;
 use super::stores::Stores;
 use crate::decision::Decision;
-use crate::model::{FailureKind, StoreError, Subject};
+use crate::model::{FailureKind, OnFailure, StoreError, Subject};
 use crate::observe::{
     self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan, Transition,
 };
@@ -97,27 +95,26 @@ impl Events {
         self.names.on_fallback()
     }
 
-    /// Reports an event of the limiter to the observer.
+    /// Reports an event of the limiter.
     pub(super) fn emit(&self, kind: EventKind<'_>) {
         self.emit_at(self.place(), kind);
     }
 
     /// Reports the readings of a rule file to the observer, as long as the limiter lives.
     pub(super) fn observe_readings(self: &Arc<Self>, rules: Option<&ActiveRules>) {
-        if let Some(rules) = rules.filter(|_| self.observer.is_some()) {
-            let events = Arc::downgrade(self);
+        if let (Some(rules), Some(observer)) = (rules, &self.observer) {
+            let (events, observer) = (Arc::downgrade(self), Arc::clone(observer));
+            // The file itself writes the log line, because several limiters may have its rules.
             rules.on_reading(move |reading| {
                 if let Some(events) = events.upgrade() {
-                    events.emit(reading);
+                    observer.observe(&Event::new(events.place(), reading));
                 }
             });
         }
     }
 
     fn emit_at(&self, location: EventLocation<'_>, kind: EventKind<'_>) {
-        if let Some(observer) = &self.observer {
-            observer.observe(&Event::new(location, kind));
-        }
+        observe::emit(self.observer.as_deref(), &Event::new(location, kind));
     }
 
     /// Returns the span of a store call that decides a request of `parts`.
@@ -126,14 +123,9 @@ impl Events {
         StoreSpan::new(self.place().with_rule(rule), "decide")
     }
 
-    /// Returns what happens to requests that stay undecided after `failure`, as a text for the log.
-    fn consequence(&self, failure: FailureKind) -> &'static str {
-        self.failure_policy.action(failure).consequence()
-    }
-
-    /// Returns what happens to undecided requests, as a word.
-    fn on_failure(&self, failure: FailureKind) -> &'static str {
-        self.failure_policy.action(failure).as_str()
+    /// Returns what happens to requests that stay undecided after `failure`.
+    fn on_failure(&self, failure: FailureKind) -> OnFailure {
+        self.failure_policy.action(failure)
     }
 
     /// Reports a decision, the limits in shadow that would have denied the request, and the limits
@@ -156,14 +148,13 @@ impl Events {
         let duration = begun.map(|begun| begun.elapsed());
         let event =
             DecisionEvent::new(location, counters.subject, &reported).with_duration(duration);
-        observe::decided(&event);
+        observe::log_decision(&event);
         if decision.has_shadow() {
             for (index, part) in decision.parts().enumerate() {
                 let Counters { subject, namespace } = counters_of(index);
                 let location = store.with_rule(self.names.rule(namespace));
                 for limit in part.over_in_shadow() {
                     let is_first = self.shadow_log.should_log(namespace, &limit, decision.at());
-                    observe::would_deny(location, subject, &limit, is_first);
                     self.emit_at(location, EventKind::WouldDeny { subject, limit, is_first });
                 }
             }
@@ -199,23 +190,25 @@ impl Events {
         if ends_outage {
             let lasted = self.outage.held_for();
             let undecided = self.outage.end().map_or(0, |ended| ended.count);
-            observe::store_recovered(self.place(), lasted, undecided);
             self.emit(EventKind::StoreRecovered { lasted, undecided });
             self.breaker_changed(breaker, FailureKind::Unavailable);
         }
         if let Some(of_decisions) = &self.of_decisions {
             of_decisions.failure_policy_ended(&self.names);
         }
-        self.end_overload();
-        if let Some(ended) = self.unsupported.ended() {
-            observe::unsupported_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: refused }) = self.overload.ended() {
+            self.emit(EventKind::StoreOverloadEnded { lasted, refused });
         }
-        if let Some(ended) = self.lapses.ended() {
-            observe::lapses_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: requests }) = self.unsupported.ended() {
+            self.emit(EventKind::PolicyUnsupportedEnded { lasted, requests });
+        }
+        if let Some(Ended { lasted, count: leases }) = self.lapses.ended() {
+            self.emit(EventKind::LapsesEnded { lasted, leases });
         }
         for part in parts {
             for (subject, ended) in self.damaged.recover(part.subject) {
-                observe::damage_ended(self.place(), subject, ended);
+                let Ended { lasted, count: requests } = ended;
+                self.emit(EventKind::ValueRecovered { subject, lasted, requests });
             }
         }
     }
@@ -230,19 +223,22 @@ impl Events {
         begun: Option<Instant>,
     ) {
         self.observe_store_failure(error, begun);
+        let on_failure = self.on_failure(error.kind());
         match error.kind() {
             FailureKind::Overloaded => self.store_overloaded(self.in_flight.figures()),
             FailureKind::OutOfMemory => self.store_out_of_memory(error),
-            FailureKind::Corrupt => self.stored_value_damaged(subject, error),
-            FailureKind::Unsupported => {
-                if self.unsupported.occurred() {
-                    observe::unsupported(self.place(), error, self.consequence(error.kind()));
+            FailureKind::Corrupt => {
+                if let Some(subject) = self.damaged.add(subject) {
+                    self.emit(EventKind::ValueDamaged { subject, error, on_failure });
                 }
             }
-            kind if begins_outage => {
+            FailureKind::Unsupported => {
+                if self.unsupported.occurred() {
+                    self.emit(EventKind::PolicyUnsupported { error, on_failure });
+                }
+            }
+            _ if begins_outage => {
                 self.outage.occurred();
-                observe::store_failed(self.place(), error, self.consequence(kind));
-                let on_failure = self.on_failure(kind);
                 self.emit(EventKind::StoreFailing { error, on_failure });
             }
             _ => self.outage.count_if_on(),
@@ -250,25 +246,30 @@ impl Events {
         self.breaker_changed(breaker, error.kind());
     }
 
-    fn stored_value_damaged(&self, subject: &Subject, error: &StoreError) {
-        let consequence = match self.failure_policy.action(FailureKind::Corrupt) {
-            OnFailure::Allow => "requests of this subject are allowed without limits",
-            OnFailure::Reject => {
-                "requests of this subject are rejected with 503, others are decided"
-            }
-            OnFailure::Fallback => "the fallback decides requests of this subject",
-        };
-        let tag = subject.redacted();
-        match self.damaged.add(tag) {
-            DamageReport::Subject => {
-                observe::damaged(self.place(), subject.realm().as_str(), tag, error, consequence);
-            }
-            DamageReport::TooMany => observe::more_damaged(self.place(), consequence),
-            DamageReport::None => {}
+    /// Reports that the store is overloaded: the number of decisions in flight, and its bound.
+    pub(super) fn store_overloaded(&self, (in_flight, bound): (usize, usize)) {
+        if self.overload.occurred() {
+            let on_failure = self.on_failure(FailureKind::Overloaded);
+            self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
         }
     }
 
-    /// Reports a failed call to the store to the observer only, without a log line.
+    /// Reports that the store has no memory for a charge.
+    pub(super) fn store_out_of_memory(&self, error: &StoreError) {
+        if self.memory.occurred() {
+            let on_failure = self.on_failure(FailureKind::OutOfMemory);
+            self.emit(EventKind::StoreOutOfMemory { error, on_failure });
+        }
+    }
+
+    /// Ends a reported lack of memory, because the store has charged a request.
+    pub(super) fn store_charged(&self) {
+        if let Some(Ended { lasted, count: undecided }) = self.memory.ended() {
+            self.emit(EventKind::StoreOutOfMemoryEnded { lasted, undecided });
+        }
+    }
+
+    /// Reports a failed call to the store.
     pub(super) fn observe_store_failure(&self, error: &StoreError, begun: Option<Instant>) {
         let duration = begun.map(|begun| begun.elapsed());
         self.emit(EventKind::StoreCallFailed { error, duration });
@@ -284,10 +285,8 @@ impl Events {
     pub(super) fn lease_lapsed(&self, counters: Counters<'_>, is_retaken: bool) {
         let Counters { subject, namespace } = counters;
         let location = self.place().with_rule(self.names.rule(namespace));
-        if self.lapses.occurred() {
-            observe::lease_lapsed(location, subject.redacted(), is_retaken);
-        }
-        self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken });
+        let is_first = self.lapses.occurred();
+        self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken, is_first });
     }
 
     /// Reports a failure of the fallback. If `error` is `None`, the fallback has decided a request:
@@ -295,21 +294,18 @@ impl Events {
     pub(super) fn fallback_concluded(&self, error: Option<&StoreError>, begun: Option<Instant>) {
         if let Some(error) = error {
             self.fallback_failed(error, begun);
-        } else if let Some(ended) = self.fallback_outage.ended() {
-            observe::fallback_recovered(self.fallback(), ended);
-            let Ended { lasted, count: undecided } = ended;
+        } else if let Some(Ended { lasted, count: undecided }) = self.fallback_outage.ended() {
             self.emit_at(self.fallback(), EventKind::FallbackRecovered { lasted, undecided });
         }
     }
 
     /// Reports that the fallback could not decide a request, which has waited since `begun`.
     pub(super) fn fallback_failed(&self, error: &StoreError, begun: Option<Instant>) {
-        let (location, action) = (self.fallback(), self.failure_policy.on_fallback_failure);
+        let location = self.fallback();
         let duration = begun.map(|begun| begun.elapsed());
         self.emit_at(location, EventKind::StoreCallFailed { error, duration });
         if self.fallback_outage.occurred() {
-            observe::fallback_failed(location, error, action.consequence());
-            let on_failure = action.as_str();
+            let on_failure = self.failure_policy.on_fallback_failure;
             self.emit_at(location, EventKind::FallbackFailing { error, on_failure });
         }
     }
@@ -317,21 +313,20 @@ impl Events {
     /// Reports that the source has found the policy of `subject`, if this ends a failure of the
     /// source. The request had to wait for the policy.
     pub(super) fn source_answered(&self, subject: &Subject) {
-        if let Some(ended) = self.source_outage.ended() {
-            observe::source_recovered(self.place(), ended);
-            let Ended { lasted, count: undecided } = ended;
+        if let Some(Ended { lasted, count: undecided }) = self.source_outage.ended() {
             self.emit(EventKind::LookupsRecovered { lasted, undecided });
         }
         for (subject, ended) in self.unreadable.recover(subject) {
-            observe::unknown_policy_ended(self.place(), subject, ended);
+            let Ended { lasted, count: requests } = ended;
+            self.emit(EventKind::PolicyReadable { subject, lasted, requests });
         }
         self.source_answered_at_once();
     }
 
     /// Reports the end of an overload of the source, if no look-up has been refused for a while.
     pub(super) fn source_answered_at_once(&self) {
-        if let Some(ended) = self.source_overload.ended() {
-            observe::source_overload_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: refused }) = self.source_overload.ended() {
+            self.emit(EventKind::LookupsOverloadEnded { lasted, refused });
         }
     }
 
@@ -344,20 +339,16 @@ impl Events {
         begun: Option<Instant>,
     ) {
         self.lookup_failed(error, begun);
-        let action = self.failure_policy.action_without_policy(error.kind());
-        let consequence = action.consequence();
+        let on_failure = self.failure_policy.action_without_policy(error.kind());
         match error.kind() {
-            FailureKind::Overloaded => self.source_overloaded(consequence),
+            FailureKind::Overloaded => self.source_overloaded(Some(on_failure)),
             FailureKind::Corrupt | FailureKind::Unsupported => {
-                let (tag, realm) = (subject.redacted(), subject.realm().as_str());
-                if self.unreadable.add(tag) != DamageReport::None {
-                    observe::unknown_policy(self.place(), realm, tag, error, consequence);
+                if let Some(subject) = self.unreadable.add(subject) {
+                    self.emit(EventKind::PolicyUnreadable { subject, error, on_failure });
                 }
             }
             _ => {
                 if self.source_outage.occurred() {
-                    observe::source_failed(self.place(), error, consequence);
-                    let on_failure = action.as_str();
                     self.emit(EventKind::LookupsFailing { error, on_failure });
                 }
             }
@@ -377,12 +368,12 @@ impl Events {
         begun: Option<Instant>,
     ) {
         self.lookup_failed(error, begun);
-        self.source_overloaded("the policy for overload applies");
+        self.source_overloaded(None);
     }
 
-    fn source_overloaded(&self, consequence: &str) {
+    fn source_overloaded(&self, on_failure: Option<OnFailure>) {
         if self.source_overload.occurred() {
-            observe::source_overloaded(self.place(), consequence);
+            self.emit(EventKind::LookupsOverloaded { on_failure });
         }
     }
 }

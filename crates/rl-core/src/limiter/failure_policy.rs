@@ -3,55 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::decision::Origin;
-use crate::model::FailureKind;
+use crate::model::{FailureKind, OnFailure};
 use crate::observe::{self, EventLocation};
 use crate::policy::{NamedLimit, Policy};
 use crate::store::Store;
-
-/// The handling of requests that the store cannot decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnFailure {
-    /// The request is allowed. For most services, an hour without limits is better than an hour of
-    /// rejected requests.
-    Allow,
-    /// The request is rejected; adapters respond with 503 and `Retry-After`.
-    Reject,
-    /// Another store decides under this instance's [`Share`] of the limits:
-    /// [`fallback`](crate::RateLimiterBuilder::fallback). If it fails too,
-    /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) decides.
-    Fallback,
-}
-
-impl OnFailure {
-    /// Returns what happens to undecided requests, as a text for the log.
-    pub(super) const fn consequence(self) -> &'static str {
-        match self {
-            Self::Allow => "undecided requests are allowed without limits",
-            Self::Reject => "undecided requests are rejected with 503",
-            Self::Fallback => "the fallback decides under this instance's share of the limits",
-        }
-    }
-
-    /// Returns a short fixed word for the action.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Reject => "reject",
-            Self::Fallback => "fallback",
-        }
-    }
-
-    /// Returns the origin of a decision that no store made. With `Fallback`, the fallback could not
-    /// decide either, so the request is rejected.
-    pub(super) const fn origin(self, failure: FailureKind) -> Origin {
-        match self {
-            Self::Allow => Origin::FailedOpen(failure),
-            Self::Reject | Self::Fallback => Origin::FailedClosed(failure),
-        }
-    }
-}
 
 /// The settings for requests that the store does not decide.
 #[derive(Clone, Copy, Debug)]

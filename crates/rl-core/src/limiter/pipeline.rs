@@ -246,7 +246,7 @@ impl Pipeline {
             Err(error) => {
                 // Without a policy, a fallback cannot decide.
                 let action = self.failure_policy.action_without_policy(error.kind());
-                let origin = action.origin(error.kind());
+                let origin = Origin::without_store(action, error.kind());
                 return self.decide_without_store(subject, cost, operation, origin);
             }
         };

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::pipeline::Pipeline;
 use super::stores::Pending;
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
@@ -143,7 +143,7 @@ impl Pipeline {
         error: &StoreError,
     ) -> MaybeReady<Decision> {
         let action = self.failure_policy.action_without_policy(error.kind());
-        let origin = action.origin(error.kind());
+        let origin = Origin::without_store(action, error.kind());
         self.decide_without_store(subject, cost, self.operation(mode), origin)
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::circuit_breaker::CallToken;
-use super::failure_policy::OnFailure;
 use super::operation::Operation;
 use super::parts::{OwnedParts, summed_costs};
 use super::pipeline::Pipeline;
 use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, Subject};
+use crate::model::{Cost, FailureKind, OnFailure, StoreError, Subject};
 use crate::store::{DecideRequest, Mode, Part, StoreFuture};
 
 impl Pipeline {
@@ -92,7 +91,8 @@ impl Pipeline {
     ) -> MaybeReady<Decision> {
         let action = self.failure_policy.action(failure);
         let (OnFailure::Fallback, Some(fallback)) = (action, &self.stores.fallback) else {
-            let decision = Decision::undecided(parts[0].cost, action.origin(failure));
+            let decision =
+                Decision::undecided(parts[0].cost, Origin::without_store(action, failure));
             return MaybeReady::ready(self.finish(parts, operation, decision));
         };
         // Parts with the same counters are charged together, so their share has to grant the sum of
@@ -125,7 +125,7 @@ impl Pipeline {
                 }
                 Err(error) => Decision::undecided(
                     parts[0].cost,
-                    policy.on_fallback_failure.origin(error.kind()),
+                    Origin::without_store(policy.on_fallback_failure, error.kind()),
                 ),
             };
             this.finish(&parts, operation, decision)

@@ -42,6 +42,7 @@ mod error;
 mod invalid_limit;
 mod limit;
 mod limit_text;
+mod on_failure;
 mod outcome;
 mod period;
 mod subject;
@@ -55,6 +56,7 @@ pub(crate) use error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};
 pub use invalid_limit::InvalidLimit;
 pub use limit::Limit;
 pub use limit_text::ParseLimitError;
+pub use on_failure::OnFailure;
 pub use outcome::Outcome;
 pub use period::{InvalidPeriod, Period};
 pub use subject::{

@@ -1,11 +1,11 @@
-//! The functions of `enabled.rs` and the spans of `spans.rs` without any effect, for builds without
+//! The functions of `log.rs` and the spans of `spans.rs` without any effect, for builds without
 //! the feature `tracing`.
 
-use std::time::Duration;
-
-use super::{DecisionEvent, Ended, EventLocation, RequestIds};
-use crate::decision::{Decision, LimitStatus};
-use crate::model::{Limit, Redacted, StoreError, Subject};
+#[cfg(feature = "redis")]
+use super::Ended;
+use super::{EventLocation, Observer, RequestIds};
+use crate::decision::Decision;
+use crate::model::{Limit, StoreError};
 
 pub(crate) use NoSpan as RequestSpan;
 pub(crate) use NoSpan as StoreSpan;
@@ -14,21 +14,11 @@ pub(crate) const fn may_decisions_be_logged() -> bool {
     false
 }
 
-pub(crate) const fn decided(_: &DecisionEvent<'_>) {}
+/// The log, which writes nothing.
+#[derive(Debug)]
+pub(crate) struct Log;
 
-pub(crate) const fn would_deny(_: EventLocation<'_>, _: &Subject, _: &LimitStatus<'_>, _: bool) {}
-
-pub(crate) const fn store_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
-
-pub(crate) const fn store_recovered(_: EventLocation<'_>, _: Duration, _: u64) {}
-
-pub(crate) const fn overloaded(_: EventLocation<'_>, _: usize, _: usize, _: &str) {}
-
-pub(crate) const fn overload_ended(_: EventLocation<'_>, _: Ended) {}
-
-pub(crate) const fn out_of_memory(_: EventLocation<'_>, _: &StoreError, _: &str) {}
-
-pub(crate) const fn out_of_memory_ended(_: EventLocation<'_>, _: Ended) {}
+impl Observer for Log {}
 
 pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
 
@@ -37,43 +27,6 @@ pub(crate) const fn share_raised(_: EventLocation<'_>, _: &str, _: Limit, _: u64
 pub(crate) const fn unknown_rule(_: &str, _: &str) {}
 
 pub(crate) const fn too_many_states(_: &str) {}
-
-pub(crate) const fn unsupported(_: EventLocation<'_>, _: &StoreError, _: &str) {}
-
-pub(crate) const fn unsupported_ended(_: EventLocation<'_>, _: Ended) {}
-
-pub(crate) const fn lease_lapsed(_: EventLocation<'_>, _: Redacted, _: bool) {}
-
-pub(crate) const fn lapses_ended(_: EventLocation<'_>, _: Ended) {}
-
-pub(crate) const fn damaged(_: EventLocation<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
-
-pub(crate) const fn more_damaged(_: EventLocation<'_>, _: &str) {}
-
-pub(crate) const fn damage_ended(_: EventLocation<'_>, _: Redacted, _: Ended) {}
-
-pub(crate) const fn source_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
-
-pub(crate) const fn source_recovered(_: EventLocation<'_>, _: Ended) {}
-
-pub(crate) const fn source_overloaded(_: EventLocation<'_>, _: &str) {}
-
-pub(crate) const fn source_overload_ended(_: EventLocation<'_>, _: Ended) {}
-
-pub(crate) const fn unknown_policy(
-    _: EventLocation<'_>,
-    _: &str,
-    _: Redacted,
-    _: &StoreError,
-    _: &str,
-) {
-}
-
-pub(crate) const fn unknown_policy_ended(_: EventLocation<'_>, _: Redacted, _: Ended) {}
-
-pub(crate) const fn fallback_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
-
-pub(crate) const fn fallback_recovered(_: EventLocation<'_>, _: Ended) {}
 
 #[cfg(feature = "redis")]
 pub(crate) const fn healed(_: &str, _: u64) {}
@@ -94,13 +47,7 @@ pub(crate) const fn not_connected(_: &str, _: &StoreError) {}
 pub(crate) const fn can_evict(_: &str, _: &str) {}
 
 #[cfg(feature = "rules-file")]
-pub(crate) fn rules_applied(_: &std::path::Path, _: &str) {}
-
-#[cfg(feature = "rules-file")]
 pub(crate) const fn rules_warned(_: &std::path::Path, _: &[String]) {}
-
-#[cfg(feature = "rules-file")]
-pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 
 pub(crate) const fn missing_key(_: &str, _: Option<&str>, _: &RequestIds) {}
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::decision::{Decision, LimitStatus, Origin};
-use crate::model::{FailureKind, StoreError, Subject};
+use crate::model::{FailureKind, OnFailure, Redacted, StoreError, Subject};
 
 /// The names of the limiter, the rule and the store that an event concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,8 +134,8 @@ pub enum EventKind<'a> {
     StoreFailing {
         /// The error.
         error: &'a StoreError,
-        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
-        on_failure: &'static str,
+        /// The handling of undecided requests.
+        on_failure: OnFailure,
     },
     /// The outage of the store is over.
     StoreRecovered {
@@ -161,8 +161,8 @@ pub enum EventKind<'a> {
         in_flight: usize,
         /// The largest number that may wait.
         bound: usize,
-        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
-        on_failure: &'static str,
+        /// The handling of undecided requests.
+        on_failure: OnFailure,
     },
     /// The store is no longer overloaded.
     StoreOverloadEnded {
@@ -175,8 +175,8 @@ pub enum EventKind<'a> {
     StoreOutOfMemory {
         /// The error.
         error: &'a StoreError,
-        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
-        on_failure: &'static str,
+        /// The handling of undecided requests.
+        on_failure: OnFailure,
     },
     /// The store has charged a request again.
     StoreOutOfMemoryEnded {
@@ -184,6 +184,40 @@ pub enum EventKind<'a> {
         lasted: Duration,
         /// The requests that could not be charged.
         undecided: u64,
+    },
+    /// The store begins to refuse requests, because it does not support their policies.
+    PolicyUnsupported {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of undecided requests.
+        on_failure: OnFailure,
+    },
+    /// The store has refused no policy for a minute.
+    PolicyUnsupportedEnded {
+        /// The time from the first refused request to the last.
+        lasted: Duration,
+        /// The requests that were refused.
+        requests: u64,
+    },
+    /// The stored value of a subject is damaged.
+    ValueDamaged {
+        /// The subject. It is `None` if the values of 64 other subjects are damaged too: further
+        /// ones are reported together.
+        subject: Option<&'a Subject>,
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of requests of the subject.
+        on_failure: OnFailure,
+    },
+    /// The stored value of a subject is no longer damaged, or the subject has sent no request for a
+    /// minute.
+    ValueRecovered {
+        /// The hash of the subject: [`Subject::redacted`].
+        subject: Redacted,
+        /// The time from the first undecided request to the last.
+        lasted: Duration,
+        /// The requests that were not decided.
+        requests: u64,
     },
     /// The failure policy begins to decide requests in the way that the origin names: it allows
     /// them ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback
@@ -206,8 +240,8 @@ pub enum EventKind<'a> {
     FallbackFailing {
         /// The error.
         error: &'a StoreError,
-        /// The handling of undecided requests: `allow` or `reject`.
-        on_failure: &'static str,
+        /// The handling of undecided requests: they are allowed or rejected.
+        on_failure: OnFailure,
     },
     /// The fallback has recovered.
     FallbackRecovered {
@@ -227,8 +261,8 @@ pub enum EventKind<'a> {
     LookupsFailing {
         /// The error.
         error: &'a StoreError,
-        /// The handling of requests without a policy: `allow` or `reject`.
-        on_failure: &'static str,
+        /// The handling of requests without a policy: they are allowed or rejected.
+        on_failure: OnFailure,
     },
     /// The outage of the source of policies is over.
     LookupsRecovered {
@@ -236,6 +270,38 @@ pub enum EventKind<'a> {
         lasted: Duration,
         /// The requests whose policy was not found.
         undecided: u64,
+    },
+    /// The source of policies begins to refuse look-ups, because too many are in flight.
+    LookupsOverloaded {
+        /// The handling of requests without a policy. It is `None` if they are decided under the
+        /// policy for overload.
+        on_failure: Option<OnFailure>,
+    },
+    /// The source of policies no longer refuses look-ups.
+    LookupsOverloadEnded {
+        /// The time from the first refused look-up to the last.
+        lasted: Duration,
+        /// The look-ups that were refused.
+        refused: u64,
+    },
+    /// The policy of a subject cannot be read.
+    PolicyUnreadable {
+        /// The subject. It is `None` if the policies of 64 other subjects are unreadable too: further
+        /// ones are reported together.
+        subject: Option<&'a Subject>,
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of requests of the subject: they are allowed or rejected.
+        on_failure: OnFailure,
+    },
+    /// The policy of a subject can be read again, or the subject has sent no request for a minute.
+    PolicyReadable {
+        /// The hash of the subject: [`Subject::redacted`].
+        subject: Redacted,
+        /// The time from the first undecided request to the last.
+        lasted: Duration,
+        /// The requests that were not decided.
+        requests: u64,
     },
     /// A lease under a concurrency limit has ended while its request is in flight. The request
     /// continues.
@@ -245,6 +311,15 @@ pub enum EventKind<'a> {
         /// Whether the units could be charged again. Otherwise the request is not counted, and the
         /// event occurs once more if the units are charged later.
         is_retaken: bool,
+        /// Whether no other lease has lapsed for a minute.
+        is_first: bool,
+    },
+    /// No lease has lapsed for a minute.
+    LapsesEnded {
+        /// The time from the first lapse to the last.
+        lasted: Duration,
+        /// The number of lapses.
+        leases: u64,
     },
     /// A rule file was read again, and its rules apply.
     RulesApplied {
@@ -289,6 +364,10 @@ impl EventKind<'_> {
             Self::StoreOverloadEnded { .. } => "store_overload_ended",
             Self::StoreOutOfMemory { .. } => "store_out_of_memory",
             Self::StoreOutOfMemoryEnded { .. } => "store_out_of_memory_ended",
+            Self::PolicyUnsupported { .. } => "policy_unsupported",
+            Self::PolicyUnsupportedEnded { .. } => "policy_unsupported_ended",
+            Self::ValueDamaged { .. } => "value_damaged",
+            Self::ValueRecovered { .. } => "value_recovered",
             Self::FailurePolicyBegan { .. } => "failure_policy_began",
             Self::FailurePolicyEnded { .. } => "failure_policy_ended",
             Self::FallbackFailing { .. } => "fallback_failing",
@@ -296,7 +375,12 @@ impl EventKind<'_> {
             Self::LookupFailed { .. } => "lookup_failed",
             Self::LookupsFailing { .. } => "lookups_failing",
             Self::LookupsRecovered { .. } => "lookups_recovered",
+            Self::LookupsOverloaded { .. } => "lookups_overloaded",
+            Self::LookupsOverloadEnded { .. } => "lookups_overload_ended",
+            Self::PolicyUnreadable { .. } => "policy_unreadable",
+            Self::PolicyReadable { .. } => "policy_readable",
             Self::LeaseLapsed { .. } => "lease_lapsed",
+            Self::LapsesEnded { .. } => "lapses_ended",
             Self::RulesApplied { .. } => "rules_applied",
             Self::RulesRefused { .. } => "rules_refused",
             Self::PoliciesChanged { .. } => "policies_changed",

@@ -30,6 +30,7 @@
 //! | `decided` | debug | `realm`, `subject`, `allowed`, `origin`, `limit`, `used`, `duration_us` |
 //! | `limit in shadow would deny` | warn for the first request in a window, debug for the others | `subject`, `limit`, `max`, `used` |
 //! | `many stored values damaged` | error | `consequence` |
+//! | `many policies unreadable` | error | `consequence` |
 //! | `requests rejected` | error | `cause`: the policies of one subject have more states than a store in memory can hold |
 //! | `two limiters with different limits share counters` | warn | |
 //! | `share of a limit raised to the cost of one request` | warn | `limit`, `configured`, `cost`, `instances` |
@@ -47,8 +48,8 @@
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
 //! its server. The field `rule` contains the name of a rule. A line has these fields only if it is
 //! about one limiter, one store or one rule. Subjects are shown as sixteen hexadecimal digits of a
-//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
-//! conditions as [events](EventKind).
+//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets the conditions of
+//! limiters as [events](EventKind), from which these lines are written.
 //!
 //! # Spans
 //!
@@ -101,7 +102,6 @@ mod event;
 #[path = "disabled.rs"]
 mod log;
 #[cfg(feature = "tracing")]
-#[path = "enabled.rs"]
 mod log;
 mod request_ids;
 #[cfg(feature = "tracing")]
@@ -114,22 +114,19 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use event::{DecisionEvent, Event, EventKind, EventLocation};
+use log::Log;
+#[cfg(feature = "rules-file")]
+pub(crate) use log::rules_warned;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use log::{RequestSpan, StoreSpan};
 pub(crate) use log::{
-    ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
-    lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, out_of_memory,
-    out_of_memory_ended, overload_ended, overloaded, share_raised, shared_counters, source_failed,
-    source_overload_ended, source_overloaded, source_recovered, store_failed, store_recovered,
-    too_many_rules, too_many_states, unknown_address, unknown_policy, unknown_policy_ended,
-    unknown_rule, unsupported, unsupported_ended, would_deny,
+    ambiguous_key, may_decisions_be_logged, missing_key, share_raised, shared_counters,
+    too_many_rules, too_many_states, unknown_address, unknown_rule,
 };
 #[cfg(feature = "redis")]
-pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
-#[cfg(feature = "redis")]
-pub(crate) use log::{give_back_failed, give_back_recovered};
-#[cfg(feature = "rules-file")]
-pub(crate) use log::{rules_applied, rules_refused, rules_warned};
+pub(crate) use log::{
+    can_evict, give_back_failed, give_back_recovered, healed, healing_ended, not_connected,
+};
 pub(crate) use request_ids::RequestIds;
 #[cfg(feature = "tracing")]
 pub(crate) use spans::{RequestSpan, StoreSpan};
@@ -202,6 +199,19 @@ impl Observer for () {
     fn observes_decisions(&self) -> bool {
         false
     }
+}
+
+/// Reports an event to the log, and to the observer of a limiter if there is one.
+pub(crate) fn emit(observer: Option<&dyn Observer>, event: &Event<'_>) {
+    Log.observe(event);
+    if let Some(observer) = observer {
+        observer.observe(event);
+    }
+}
+
+/// Reports a decision to the log.
+pub(crate) fn log_decision(event: &DecisionEvent<'_>) {
+    Log.decided(event);
 }
 
 /// Two observers of one limiter, each with whether it observes decisions.

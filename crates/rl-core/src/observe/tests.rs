@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Returns the texts of all log lines, up to the first punctuation.
 fn lines_of_code() -> BTreeSet<&'static str> {
-    let calls = include_str!("enabled.rs").split("tracing::").skip(1);
+    let calls = include_str!("log.rs").split("tracing::").skip(1);
     let of_lines = calls.filter(|call| {
         ["error!(", "warn!(", "info!(", "debug!("].iter().any(|level| call.starts_with(level))
     });

@@ -564,7 +564,7 @@ impl Lapsed {
 
 impl Observer for Lapsed {
     fn observe(&self, event: &Event<'_>) {
-        if let EventKind::LeaseLapsed { subject, is_retaken } = event.kind {
+        if let EventKind::LeaseLapsed { subject, is_retaken, .. } = event.kind {
             assert_eq!(*subject, alice());
             self.0.lock().unwrap().push(is_retaken);
         }

@@ -50,10 +50,10 @@ impl Observer for Lines {
                 format!("{id} {name} {percent} suppressed {suppressed}")
             }
             EventKind::StoreFailing { error, on_failure } => {
-                format!("{} {on_failure}", error.kind().as_str())
+                format!("{} {}", error.kind().as_str(), on_failure.as_str())
             }
             EventKind::FallbackFailing { error, on_failure } => {
-                format!("{} {on_failure}", error.kind().as_str())
+                format!("{} {}", error.kind().as_str(), on_failure.as_str())
             }
             EventKind::FailurePolicyBegan { origin } => format!("{origin:?}"),
             EventKind::FailurePolicyEnded { origin, lasted, requests } => {

@@ -16,7 +16,7 @@ use super::parse::Content;
 use super::reader::Timing;
 use super::thread::{ReadingHandler, Requests};
 use crate::key::KeySecret;
-use crate::observe::{self, EventKind};
+use crate::observe::{self, Event, EventKind, EventLocation};
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
@@ -329,14 +329,11 @@ impl ReadingHandler for FollowedFile {
         let result = result.and_then(|content| self.apply(content));
         let result = result.map_err(|error| self.refuse(error));
         let version = self.status.borrow().version.clone();
-        if is_logged {
-            match &result {
-                Ok(()) => observe::rules_applied(&self.path, &version),
-                Err(error) => observe::rules_refused(&self.path, error),
-            }
-        }
         let took = self.disk.monotonic().saturating_duration_since(begun);
         let event = event_of(&self.path, &result, &version, took);
+        if is_logged {
+            observe::emit(None, &Event::new(EventLocation::default(), event));
+        }
         // An observer may call methods of this file, so no observer is called under the lock.
         let observers: Vec<_> =
             self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
