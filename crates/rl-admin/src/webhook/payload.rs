@@ -142,6 +142,13 @@ mod tests {
         assert!(text.contains(r#""limiter":"api""#) && !text.contains("alice"), "{text}");
         assert!(text.contains(&subject.redacted().to_string()), "{text}");
 
+        let error = rl_core::StoreError::new(FailureKind::Corrupt);
+        let (subject, on_failure) = (Some(&subject), OnFailure::Reject);
+        let damaged = EventKind::ValueDamaged { subject, error: &error, on_failure };
+        let payload = Payload::of(&Event::new(location, damaged)).unwrap();
+        let text = Value::Object(payload.values).to_string();
+        assert!(text.contains(r#""on_failure":"reject""#) && !text.contains("alice"), "{text}");
+
         let opened = EventKind::BreakerOpened { failure: FailureKind::TimedOut };
         let payload = Payload::of(&Event::new(EventLocation::default(), opened)).unwrap();
         assert_eq!(Value::Object(payload.values), json!({ "detail": { "failure": "timed_out" } }));
