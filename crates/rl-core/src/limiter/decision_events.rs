@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::near_limit::{Crossing, NearLimits};
-use super::parts::Counters;
+use super::parts::CounterKey;
 use super::stores::Stores;
 use crate::decision::{Decision, Origin};
 use crate::model::FailureKind;
@@ -129,7 +129,7 @@ impl DecisionEvents {
     pub(super) fn decided<'a>(
         &self,
         names: &EventNames,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        counters_of: &dyn Fn(usize) -> CounterKey<'a>,
         decision: &Decision,
         event: &DecisionEvent<'_>,
     ) {

@@ -11,7 +11,7 @@ use super::damaged_subjects::{DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
-use super::parts::Counters;
+use super::parts::CounterKey;
 use super::shadow::ShadowLog;
 use super::stores::Stores;
 use crate::decision::Decision;
@@ -133,7 +133,7 @@ impl Events {
     /// `begun` is the time since which the request has waited; `None` if it has not.
     pub(super) fn decided<'a>(
         &self,
-        counters_of: impl Fn(usize) -> Counters<'a>,
+        counters_of: impl Fn(usize) -> CounterKey<'a>,
         decision: &Decision,
         begun: Option<Instant>,
     ) {
@@ -151,7 +151,7 @@ impl Events {
         observe::log_decision(&event);
         if decision.has_shadow() {
             for (index, part) in decision.parts().enumerate() {
-                let Counters { subject, namespace } = counters_of(index);
+                let CounterKey { subject, namespace } = counters_of(index);
                 let location = store.with_rule(self.names.rule(namespace));
                 for limit in part.over_in_shadow() {
                     let is_first = self.shadow_log.should_log(namespace, &limit, decision.at());
@@ -282,8 +282,8 @@ impl Events {
 
     /// Reports that a lease under a concurrency limit has ended while its request is in flight.
     /// `is_retaken` says whether the request was charged its units again.
-    pub(super) fn lease_lapsed(&self, counters: Counters<'_>, is_retaken: bool) {
-        let Counters { subject, namespace } = counters;
+    pub(super) fn lease_lapsed(&self, counters: CounterKey<'_>, is_retaken: bool) {
+        let CounterKey { subject, namespace } = counters;
         let location = self.place().with_rule(self.names.rule(namespace));
         let is_first = self.lapses.occurred();
         self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken, is_first });
@@ -291,7 +291,7 @@ impl Events {
 
     /// Reports a failure of the fallback. If `error` is `None`, the fallback has decided a request:
     /// reports the end of its outage, if there was one.
-    pub(super) fn fallback_concluded(&self, error: Option<&StoreError>, begun: Option<Instant>) {
+    pub(super) fn fallback_returned(&self, error: Option<&StoreError>, begun: Option<Instant>) {
         if let Some(error) = error {
             self.fallback_failed(error, begun);
         } else if let Some(Ended { lasted, count: undecided }) = self.fallback_outage.ended() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-use super::parts::Counters;
+use super::parts::CounterKey;
 use crate::decision::{LimitStatus, Origin};
 use crate::time::Timestamp;
 
@@ -56,7 +56,7 @@ impl NearLimits {
     /// If there is no crossing, this takes only a few comparisons.
     pub(super) fn crossing(
         &self,
-        counters: Counters<'_>,
+        counters: CounterKey<'_>,
         limit: &LimitStatus<'_>,
         charged: u64,
         origin: Origin,

@@ -13,13 +13,13 @@ use crate::store::{Namespace, Part};
 
 /// Identifies the counters of a subject.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counters<'a> {
+pub(super) struct CounterKey<'a> {
     /// The namespace, if it is not the limiter's own.
     pub(super) namespace: Option<&'a Namespace>,
     pub(super) subject: &'a Subject,
 }
 
-impl<'a> Counters<'a> {
+impl<'a> CounterKey<'a> {
     /// Returns a part that charges the counters.
     pub(super) const fn part(self, policy: &'a Policy, cost: Cost) -> Part<'a> {
         let part = Part::new(self.subject, policy, cost);
@@ -30,19 +30,19 @@ impl<'a> Counters<'a> {
     }
 
     /// Returns whether both identify the same counters. `own` is the namespace of the limiter.
-    pub(super) fn is_same(self, other: Counters<'_>, own: &Namespace) -> bool {
+    pub(super) fn is_same(self, other: CounterKey<'_>, own: &Namespace) -> bool {
         self.subject == other.subject
             && self.namespace.unwrap_or(own) == other.namespace.unwrap_or(own)
     }
 }
 
-impl<'a> From<&'a Subject> for Counters<'a> {
+impl<'a> From<&'a Subject> for CounterKey<'a> {
     fn from(subject: &'a Subject) -> Self {
         Self { namespace: None, subject }
     }
 }
 
-impl<'a> From<&Part<'a>> for Counters<'a> {
+impl<'a> From<&Part<'a>> for CounterKey<'a> {
     fn from(part: &Part<'a>) -> Self {
         Self { namespace: part.namespace, subject: part.subject }
     }
@@ -51,7 +51,7 @@ impl<'a> From<&Part<'a>> for Counters<'a> {
 /// The charge of the parts that share their counters.
 #[derive(Debug)]
 pub(super) struct Charge<'a> {
-    pub(super) counters: Counters<'a>,
+    pub(super) counters: CounterKey<'a>,
     /// The decision on these parts. Its cost is the sum of their costs, and its charged units are
     /// the sum of theirs.
     pub(super) decision: Decision,
@@ -80,7 +80,7 @@ impl<'a> Charge<'a> {
         let mut charges: SmallVec<[Self; 2]> = SmallVec::new();
         for (index, part) in parts.iter().enumerate() {
             let Some(of_part) = decision.of_part(index) else { continue };
-            let counters = Counters::from(part);
+            let counters = CounterKey::from(part);
             let part = ChargedPart { index, units: of_part.charged() };
             let known = charges.iter_mut().find(|known| counters.is_same(known.counters, own));
             let Some(known) = known else {
@@ -100,8 +100,8 @@ impl<'a> Charge<'a> {
 /// Returns one sum for each part: the costs of all parts that have the same counters as this part.
 pub(super) fn summed_costs(own: &Namespace, parts: &[Part<'_>]) -> SmallVec<[Cost; 4]> {
     let sum = |part: &Part<'_>| {
-        let counters = Counters::from(part);
-        let same = parts.iter().filter(|other| counters.is_same(Counters::from(*other), own));
+        let counters = CounterKey::from(part);
+        let same = parts.iter().filter(|other| counters.is_same(CounterKey::from(*other), own));
         let units = same.map(|part| part.cost.units()).fold(0, u64::saturating_add);
         Cost::new(units)
     };
@@ -136,9 +136,9 @@ impl OwnedParts {
     }
 
     /// Returns the counters of the part at `index`.
-    pub(super) fn counters(&self, index: usize) -> Counters<'_> {
+    pub(super) fn counters(&self, index: usize) -> CounterKey<'_> {
         let OwnedPart { namespace, subject, .. } = &self.0[index];
-        Counters { namespace: namespace.as_ref(), subject }
+        CounterKey { namespace: namespace.as_ref(), subject }
     }
 
     /// Returns the parts.

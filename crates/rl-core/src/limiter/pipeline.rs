@@ -21,7 +21,7 @@ use super::events::Events;
 use super::failure_policy::FailurePolicy;
 use super::in_flight::{InFlight, WaitingDecision};
 use super::operation::Operation;
-use super::parts::{Counters, OwnedParts};
+use super::parts::{CounterKey, OwnedParts};
 use super::places::without_permits;
 use super::policies::Policies;
 use super::policy_denial;
@@ -141,7 +141,7 @@ impl Pipeline {
         let request = DecideRequest::new(&self.stores.namespace, parts, mode);
         match self.stores.primary.decide(request) {
             MaybeReady::Ready(Some(Ok(decision))) => {
-                self.tally.count(mode, &decision, &|index| Counters::from(&parts[index]));
+                self.tally.count(mode, &decision, &|index| CounterKey::from(&parts[index]));
                 if let Some(begun) = begun {
                     self.tally.decided_in_memory(begun.elapsed());
                 }
@@ -180,7 +180,7 @@ impl Pipeline {
         };
         if !self.enabled {
             let decision = Decision::undecided(first.cost, Origin::Disabled);
-            return MaybeReady::ready(self.finish(parts, operation, decision));
+            return MaybeReady::ready(self.report_parts(parts, operation, decision));
         }
         if operation.mode != Mode::Charge || !parts.iter().any(|part| part.policy.has_permits()) {
             return self.decide_with_policies(parts, operation);
@@ -272,7 +272,7 @@ impl Pipeline {
         operation: Operation,
     ) -> MaybeReady<Decision> {
         if let Some(denial) = self.deny_by_policy(parts, operation) {
-            return MaybeReady::ready(self.finish(parts, operation, denial));
+            return MaybeReady::ready(self.report_parts(parts, operation, denial));
         }
         let call = match self.breaker.try_acquire() {
             Ok(call) => call,
@@ -300,9 +300,12 @@ impl Pipeline {
         called: StoreFuture<Decision>,
     ) -> MaybeReady<Decision> {
         match called {
-            MaybeReady::Ready(Some(result)) => {
-                self.conclude(parts, operation, Called { token: call, is_partial: false }, result)
-            }
+            MaybeReady::Ready(Some(result)) => self.handle_result(
+                parts,
+                operation,
+                Called { token: call, is_partial: false },
+                result,
+            ),
             MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
             MaybeReady::Boxed(pending) => match self.in_flight.enter(loads) {
                 Ok(waiting) => self.wait_for_store(parts, operation, (call, waiting), pending),
@@ -327,7 +330,7 @@ impl Pipeline {
         operation: Operation,
     ) -> Option<Decision> {
         let denial = self.deny_by_policy(parts, operation).filter(|_| self.enabled)?;
-        Some(self.finish(parts, operation, denial))
+        Some(self.report_parts(parts, operation, denial))
     }
 
     /// Calls the store without a deadline.
@@ -387,13 +390,13 @@ impl Pipeline {
                 Err(_) => is_partial = waiting.release(),
             }
             let called = Called { token, is_partial };
-            let concluded = this.conclude(&owned.as_parts(), operation, called, result);
-            concluded.await
+            let decision = this.handle_result(&owned.as_parts(), operation, called, result);
+            decision.await
         })
     }
 
     /// Records the result with the breaker, and applies the failure policy to an error (step 4).
-    fn conclude(
+    fn handle_result(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
@@ -414,7 +417,7 @@ impl Pipeline {
                         self.events.store_charged();
                     }
                 }
-                MaybeReady::ready(self.finish(parts, operation, decision))
+                MaybeReady::ready(self.report_parts(parts, operation, decision))
             }
             Err(error) => self.decide_failed(parts, operation, (token, is_partial), &error),
         }
@@ -422,13 +425,13 @@ impl Pipeline {
 
     /// Completes the decision, and reports it to the observer and the log (step 5).
     #[inline]
-    pub(super) fn finish(
+    pub(super) fn report_parts(
         &self,
         parts: &[Part<'_>],
         operation: Operation,
         decision: Decision,
     ) -> Decision {
-        self.report(|index| Counters::from(&parts[index]), operation, decision)
+        self.report(|index| CounterKey::from(&parts[index]), operation, decision)
     }
 
     /// Completes, counts and reports the decision about a request. `counters_of` returns the
@@ -436,7 +439,7 @@ impl Pipeline {
     #[inline(always)]
     pub(super) fn report<'a>(
         &self,
-        counters_of: impl Fn(usize) -> Counters<'a>,
+        counters_of: impl Fn(usize) -> CounterKey<'a>,
         operation: Operation,
         mut decision: Decision,
     ) -> Decision {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::events::Events;
-use super::parts::{Charge, ChargedPart, Counters, OwnedParts};
+use super::parts::{Charge, ChargedPart, CounterKey, OwnedParts};
 use super::stores::Stores;
 use super::tally::Tally;
 use super::wait_queue::WaitQueues;
@@ -98,7 +98,7 @@ impl Settlements {
     pub(super) fn free_places(
         &self,
         stores: &Stores,
-        counters: Counters<'_>,
+        counters: CounterKey<'_>,
         decision: &Decision,
         leased: Timestamp,
     ) -> StoreFuture<()> {
@@ -111,7 +111,7 @@ impl Settlements {
     pub(super) fn notify_released(
         &self,
         freed: StoreFuture<()>,
-        counters: Counters<'_>,
+        counters: CounterKey<'_>,
     ) -> StoreFuture<()> {
         if let MaybeReady::Ready(_) = freed {
             self.wait_queues.notify_released(counters);
@@ -120,7 +120,7 @@ impl Settlements {
         let (namespace, subject) = (counters.namespace.cloned(), counters.subject.clone());
         self.notifying(freed, move |wait_queues| {
             let (namespace, subject) = (namespace.as_ref(), &subject);
-            wait_queues.notify_released(Counters { namespace, subject });
+            wait_queues.notify_released(CounterKey { namespace, subject });
         })
     }
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::failure_policy::Fallback;
 use super::in_flight::InFlight;
-use super::parts::Counters;
+use super::parts::CounterKey;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
@@ -64,7 +64,7 @@ impl Stores {
     }
 
     /// Returns the namespace of the counters.
-    fn namespace_of<'a>(&'a self, counters: Counters<'a>) -> &'a Namespace {
+    fn namespace_of<'a>(&'a self, counters: CounterKey<'a>) -> &'a Namespace {
         counters.namespace.unwrap_or(&self.namespace)
     }
 
@@ -88,7 +88,7 @@ impl Stores {
         &self,
         decision: &Decision,
         policy: &Policy,
-        counters: impl Into<Counters<'a>>,
+        counters: impl Into<CounterKey<'a>>,
         mode: Mode,
         units: u64,
     ) -> StoreFuture<Decision> {
@@ -105,7 +105,7 @@ impl Stores {
     pub(super) fn charge_rates<'a>(
         &self,
         decision: &Decision,
-        counters: impl Into<Counters<'a>>,
+        counters: impl Into<CounterKey<'a>>,
         units: u64,
         anew: bool,
     ) -> StoreFuture<()> {
@@ -128,7 +128,7 @@ impl Stores {
     pub(super) fn refund<'a>(
         &self,
         decision: &Decision,
-        counters: impl Into<Counters<'a>>,
+        counters: impl Into<CounterKey<'a>>,
         of: RefundOf,
         charged: Timestamp,
         units: u64,
@@ -170,7 +170,7 @@ impl Stores {
     pub(super) fn settlement<'a>(
         &'a self,
         decision: &'a Decision,
-        counters: Counters<'a>,
+        counters: CounterKey<'a>,
         leased: Option<Timestamp>,
         cost: u64,
     ) -> Option<Settlement<'a>> {
@@ -196,7 +196,7 @@ impl Stores {
     pub(super) fn renew<'a>(
         &self,
         decision: &Decision,
-        counters: impl Into<Counters<'a>>,
+        counters: impl Into<CounterKey<'a>>,
         charged: Timestamp,
         lease: Lease,
     ) -> StoreFuture<LeaseStatus<Timestamp>> {

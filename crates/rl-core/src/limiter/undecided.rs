@@ -77,7 +77,7 @@ impl Pipeline {
     ) -> MaybeReady<Decision> {
         let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
         match self.stores.primary.decide_locally(&request) {
-            Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
+            Some(decision) => MaybeReady::ready(self.report_parts(parts, operation, decision)),
             None => self.apply_failure_policy(parts, operation, failure),
         }
     }
@@ -93,7 +93,7 @@ impl Pipeline {
         let (OnFailure::Fallback, Some(fallback)) = (action, &self.stores.fallback) else {
             let decision =
                 Decision::undecided(parts[0].cost, Origin::without_store(action, failure));
-            return MaybeReady::ready(self.finish(parts, operation, decision));
+            return MaybeReady::ready(self.report_parts(parts, operation, decision));
         };
         // Parts with the same counters are charged together, so their share has to grant the sum of
         // their costs.
@@ -116,7 +116,7 @@ impl Pipeline {
             if let Err(error) = &result {
                 this.tally.store_failed(error.kind());
             }
-            this.events.fallback_concluded(result.as_ref().err(), operation.begun);
+            this.events.fallback_returned(result.as_ref().err(), operation.begun);
             let decision = match result {
                 Ok(mut decision) => {
                     let configured = parts.iter().map(|part| part.policy.clone());
@@ -128,7 +128,7 @@ impl Pipeline {
                     Origin::without_store(policy.on_fallback_failure, error.kind()),
                 ),
             };
-            this.finish(&parts, operation, decision)
+            this.report_parts(&parts, operation, decision)
         })
     }
 

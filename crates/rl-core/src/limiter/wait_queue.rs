@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::parts::Counters;
+use super::parts::CounterKey;
 use crate::model::Subject;
 use crate::store::Namespace;
 
@@ -56,12 +56,12 @@ impl WaitQueues {
         Self { namespace: namespace.clone(), queues, waiting }
     }
 
-    fn key(&self, Counters { namespace, subject }: Counters<'_>) -> QueueKey {
+    fn key(&self, CounterKey { namespace, subject }: CounterKey<'_>) -> QueueKey {
         (namespace.unwrap_or(&self.namespace).clone(), subject.clone())
     }
 
     /// Returns whether requests of a subject wait.
-    pub(super) fn has_waiting(&self, counters: Counters<'_>) -> bool {
+    pub(super) fn has_waiting(&self, counters: CounterKey<'_>) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0 && self.lock().contains_key(&self.key(counters))
     }
 
@@ -77,7 +77,7 @@ impl WaitQueues {
     }
 
     /// Wakes the request at the head of the subject's queue, because a place has been freed.
-    pub(super) fn notify_released(&self, counters: Counters<'_>) {
+    pub(super) fn notify_released(&self, counters: CounterKey<'_>) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -90,7 +90,7 @@ impl WaitQueues {
     /// already.
     pub(super) fn enter(
         &self,
-        counters: Counters<'_>,
+        counters: CounterKey<'_>,
         max_waiting: usize,
     ) -> Option<QueueTicket<'_>> {
         let key = self.key(counters);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::operation::Operation;
-use super::parts::{Counters, OwnedParts};
+use super::parts::{CounterKey, OwnedParts};
 use super::pipeline::Pipeline;
 use crate::decision::{Decision, LimitStatus, RetryAfter};
 use crate::maybe_ready::MaybeReady;
@@ -176,7 +176,7 @@ impl QueuedRequest {
     /// bounds of a wait for it. A part whose rule rejects or degrades is skipped.
     fn part_with_queue(&self) -> Option<(usize, Wait)> {
         let has_waiting = |part: &Part<'_>| {
-            !part.is_shadow() && self.pipeline.wait_queues.has_waiting(Counters::from(part))
+            !part.is_shadow() && self.pipeline.wait_queues.has_waiting(CounterKey::from(part))
         };
         match &self.counted {
             Counted::Subject(subject, _, wait) => {
@@ -196,11 +196,11 @@ impl QueuedRequest {
     }
 
     /// Returns the counters of the part at `index`, for which the request waits in one queue.
-    fn counters(&self, index: usize) -> Counters<'_> {
+    fn counters(&self, index: usize) -> CounterKey<'_> {
         match &self.counted {
             Counted::Subject(subject, ..) => subject.into(),
             Counted::Parts(parts, _) => parts.counters(index),
-            Counted::Rules(parts, _) => Counters::from(&parts.parts()[index]),
+            Counted::Rules(parts, _) => CounterKey::from(&parts.parts()[index]),
         }
     }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::decision::{Decision, Origin};
-use crate::limiter::parts::Counters;
+use crate::limiter::parts::CounterKey;
 use crate::limiter::pipeline::Pipeline;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
@@ -115,8 +115,8 @@ impl PermitInner {
     }
 
     /// Returns the counters that were charged.
-    pub(super) fn counters(&self) -> Counters<'_> {
-        Counters { namespace: self.namespace.as_deref(), subject: &self.subject }
+    pub(super) fn counters(&self) -> CounterKey<'_> {
+        CounterKey { namespace: self.namespace.as_deref(), subject: &self.subject }
     }
 
     /// Starts to renew what this permit holds, until it is settled.
@@ -275,7 +275,7 @@ impl PermitInner {
                 None => matches!(reservation, ReservationState::Expired),
             };
             let units = if anew { cost } else { cost.saturating_sub(charged) };
-            let counters = Counters { namespace: namespace.as_deref(), subject: &subject };
+            let counters = CounterKey { namespace: namespace.as_deref(), subject: &subject };
             pipeline.stores.charge_rates(&decision, counters, units, anew).await
         })
     }

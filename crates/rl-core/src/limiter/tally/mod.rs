@@ -22,7 +22,7 @@ use shard::TallyShard;
 pub(super) use snapshot::LimiterState;
 use tokio::time::Instant;
 
-use super::parts::Counters;
+use super::parts::CounterKey;
 use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
@@ -113,7 +113,7 @@ impl Tally {
         &self,
         mode: Mode,
         decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        counters_of: &dyn Fn(usize) -> CounterKey<'a>,
     ) {
         let OwnShard { counts: decisions, writer } = self.decisions.own();
         let charged = decision.charged_in_all();
@@ -148,7 +148,7 @@ impl Tally {
     fn has_own_limits<'a>(
         &self,
         decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        counters_of: &dyn Fn(usize) -> CounterKey<'a>,
     ) -> bool {
         let is_own = |policy: &Policy| self.is_own(policy) && !policy.has_shadow();
         !decision.has_parts()
@@ -162,7 +162,7 @@ impl Tally {
         &self,
         own: OwnShard<'_, TallyShard>,
         decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        counters_of: &dyn Fn(usize) -> CounterKey<'a>,
     ) {
         let has_over = !decision.is_allowed() || decision.has_shadow();
         for (index, part) in decision.parts().enumerate() {
@@ -224,7 +224,7 @@ impl Tally {
 
     /// Returns the namespace of a rule; `None` for counters in the limiter's own namespace.
     #[inline(always)]
-    fn rule<'a>(&self, counters: Counters<'a>) -> Option<&'a Namespace> {
+    fn rule<'a>(&self, counters: CounterKey<'a>) -> Option<&'a Namespace> {
         counters.namespace.filter(|namespace| **namespace != self.namespace)
     }
 

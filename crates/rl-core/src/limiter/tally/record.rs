@@ -3,7 +3,7 @@
 use super::Tally;
 use super::shard::UTILIZATION_BOUNDS;
 use crate::decision::{Decision, Origin};
-use crate::limiter::parts::Counters;
+use crate::limiter::parts::CounterKey;
 
 impl Tally {
     /// Records a decision under its subject, and the used fractions of its limits. The decision
@@ -13,7 +13,7 @@ impl Tally {
     pub(super) fn record<'a>(
         &self,
         decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        counters_of: &dyn Fn(usize) -> CounterKey<'a>,
     ) {
         let (own, is_allowed) = (self.shards.own(), decision.is_allowed());
         let decisions = self.decisions.own().counts;
@@ -57,7 +57,7 @@ impl Tally {
         &self,
         decision: &Decision,
         index: usize,
-        counters: Counters<'_>,
+        counters: CounterKey<'_>,
     ) -> Option<usize> {
         let part = decision.parts().nth(index)?;
         let over = part.limits().enumerate().filter(|(_, limit)| limit.is_over());

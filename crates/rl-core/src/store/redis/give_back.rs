@@ -114,7 +114,7 @@ impl GiveBack {
             let first = result.as_ref().map(|_| ()).map_err(StoreError::again);
             // An error means that the caller does not wait for the result.
             let _ = reply.send(result);
-            this.conclude(this.repeat(call, first).await);
+            this.count_result(this.repeat(call, first).await);
         });
         MaybeReady::later(
             async move { received.await.unwrap_or_else(|_| Err(runtime_has_ended())) },
@@ -146,7 +146,7 @@ impl GiveBack {
 
     /// Counts and logs the failure of a call that is not repeated any more. Its charge stays until
     /// it expires.
-    fn conclude(&self, result: Result<(), StoreError>) {
+    fn count_result(&self, result: Result<(), StoreError>) {
         let GiveBackShared { label, unreturned, failing, .. } = &*self.shared;
         match result {
             Err(error) => {
