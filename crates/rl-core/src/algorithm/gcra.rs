@@ -106,25 +106,6 @@ impl Gcra {
     }
 }
 
-impl Gcra {
-    /// Computes a charge of `units` without storing it. Returns the new TAT, and the time since
-    /// which the limit has been in use: `now` if it was idle before.
-    #[inline(always)]
-    fn charged(self, cells: &[u64], now: Timestamp, units: u64) -> (Exact, u64) {
-        let idle = Exact { micros: now.as_micros(), fraction: 0 };
-        let (from, since) = match (self.ahead(cells, now), used_cells(cells)) {
-            (Some(tat), Some([_, _, since])) => (tat, since),
-            _ => (idle, now.as_micros()),
-        };
-        let time = self.time_of(units);
-        let (mut micros, mut fraction) = (from.micros + time.micros, from.fraction + time.fraction);
-        if fraction >= self.max {
-            (micros, fraction) = (micros + 1, fraction - self.max);
-        }
-        (Exact { micros: micros.min(MAX_UNITS), fraction }, since)
-    }
-}
-
 impl Counting for Gcra {
     #[inline]
     fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
@@ -140,29 +121,22 @@ impl Counting for Gcra {
         if self.max == 0 {
             return Outcome::granted(0, 0);
         }
-        let (tat, since) = self.charged(cells, now, units.min(self.chargeable));
+        let idle = Exact { micros: now.as_micros(), fraction: 0 };
+        let (from, since) = match (self.ahead(cells, now), used_cells(cells)) {
+            (Some(tat), Some([_, _, since])) => (tat, since),
+            _ => (idle, now.as_micros()),
+        };
+        let time = self.time_of(units.min(self.chargeable));
+        let (mut micros, mut fraction) = (from.micros + time.micros, from.fraction + time.fraction);
+        if fraction >= self.max {
+            (micros, fraction) = (micros + 1, fraction - self.max);
+        }
+        let tat = Exact { micros: micros.min(MAX_UNITS), fraction };
         set_cells(cells, [tat.micros, tat.fraction, since]);
-        if tat <= (Exact { micros: now.as_micros(), fraction: 0 }) {
+        if tat <= idle {
             return Outcome::granted(0, 0);
         }
         Outcome::granted(self.used(tat, now), tat.ceil() - now.as_micros())
-    }
-
-    /// Computes the charge before it compares the used units with the burst, so that the TAT is
-    /// computed only once. The result is exact, because a charge raises the used units by exactly
-    /// `units`.
-    #[inline]
-    fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
-        if units > self.burst {
-            return None;
-        }
-        let (tat, since) = self.charged(cells, now, units);
-        let used = self.used(tat, now);
-        if used > self.burst {
-            return None;
-        }
-        set_cells(cells, [tat.micros, tat.fraction, since]);
-        Some(Outcome::granted(used, tat.ceil() - now.as_micros()))
     }
 
     fn refund(&self, cells: &mut [u64], now: Timestamp, charged: Timestamp, units: u64) {

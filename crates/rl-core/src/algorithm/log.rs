@@ -57,7 +57,7 @@ pub(crate) struct Log {
 
 /// The entries that expire at some time, and have not expired before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ExpiringEntries {
+struct ExpiringEntries {
     count: usize,
     units: u64,
 }
@@ -86,24 +86,13 @@ impl Log {
     /// `None`.
     #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
-        self.units_without(self.expiring(until))
-    }
-
-    /// Returns the units of the entries that are not expiring.
-    #[inline]
-    pub(super) const fn units_without(&self, expiring: ExpiringEntries) -> u64 {
-        self.units - expiring.units
+        self.units - self.expiring(until).units
     }
 
     /// Removes the entries that are not later than `until`.
     #[inline]
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
-        self.drop_expiring(self.expiring(until));
-    }
-
-    /// Removes the entries that [`expiring`](Self::expiring) has found.
-    #[inline]
-    pub(super) fn drop_expiring(&mut self, ExpiringEntries { count, units }: ExpiringEntries) {
+        let ExpiringEntries { count, units } = self.expiring(until);
         if count > 0 {
             let emptied = |position: &usize| self.units_at(*position) == 0;
             if self.emptied > 0 {
@@ -208,7 +197,7 @@ impl Log {
     /// Returns the entries that expire because they are not later than `until`. Refunded entries
     /// are included, but not entries that have already expired.
     #[inline(always)]
-    pub(super) fn expiring(&self, until: Option<u64>) -> ExpiringEntries {
+    fn expiring(&self, until: Option<u64>) -> ExpiringEntries {
         match until {
             Some(until) if self.stored > self.expired && self.time(self.expired) <= until => {
                 self.count_expiring(until)

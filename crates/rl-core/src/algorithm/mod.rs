@@ -35,9 +35,8 @@ use crate::time::Timestamp;
 
 /// The operations of an algorithm on the state of one limit.
 ///
-/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. The first
-/// four are pairs of a time and a number, so that a store can pack them. All cells of an unused limit
-/// are 0. `now` is never before the last change of the state.
+/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. All cells of
+/// an unused limit are 0. `now` is never before the last change of the state.
 trait Counting {
     /// Returns the units that can be granted at `now`.
     fn available(&self, cells: &[u64], now: Timestamp) -> u64;
@@ -45,13 +44,6 @@ trait Counting {
     /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
     /// afterwards.
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome;
-
-    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
-    /// Otherwise returns `None` and changes nothing.
-    #[inline]
-    fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
-        (units <= self.available(cells, now)).then(|| self.charge(cells, now, units))
-    }
 
     /// Refunds the `units` that were charged at `charged_at`, as far as they still count at `now`.
     ///

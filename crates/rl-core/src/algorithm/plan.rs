@@ -8,16 +8,15 @@
 //! ```
 //!
 //! A record is an array of integers, the *cells*, and an array of logs. Each step has at least two
-//! cells of its own, or its own log. The first four cells of a step are two pairs. In each pair,
-//! the first cell is a time and the second a number, so that a store can pack a pair into ten
-//! bytes.
+//! cells of its own, or its own log. The cells of a fixed window are a time and a number, which the
+//! store in memory packs into ten bytes.
 //!
 //! A decision takes two passes. [`Plan::judge`] reads the record, and computes what can be charged.
 //! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other records,
 //! and commit all or none of them.
 
-use super::fixed_window::{CompiledWindows, LANES};
-use super::step::{LimitCounter, PlanStep, SubjectStates, SubjectStatesMut};
+use super::fixed_window::CompiledWindows;
+use super::step::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::model::{Cost, Limit, Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -43,12 +42,6 @@ pub(crate) struct Plan {
     windows: Option<CompiledWindows>,
     cells: usize,
     logs: usize,
-    fits_lanes: bool,
-    /// Whether all limits count units and are enforced.
-    is_plain: bool,
-    /// Whether there are more limits than lanes, and all of them are fixed windows that count units
-    /// and are enforced.
-    has_many_windows: bool,
 }
 
 impl Plan {
@@ -57,33 +50,13 @@ impl Plan {
         let (mut cells, mut logs) = (0, 0);
         let step = |limit| PlanStep::new(limit, &mut cells, &mut logs);
         let steps: Box<[PlanStep]> = limits.clone().map(step).collect();
-        let has_buckets = steps.iter().any(|step| matches!(step.counter, LimitCounter::Buckets(_)));
-        let is_plain = !limits.clone().any(|limit| limit.is_shadow() || limit.counts_requests());
-        let is_window = |step: &PlanStep| matches!(step.counter, LimitCounter::Window(_));
-        Self {
-            has_many_windows: is_plain && steps.len() > LANES && steps.iter().all(is_window),
-            is_plain,
-            fits_lanes: logs == 0 && cells <= 2 * LANES && !has_buckets,
-            windows: CompiledWindows::new(limits),
-            steps,
-            cells,
-            logs,
-        }
+        Self { windows: CompiledWindows::new(limits), steps, cells, logs }
     }
 
     /// Returns the step of each limit, in the order of the policy.
     #[inline]
     pub(crate) fn steps(&self) -> &[PlanStep] {
         &self.steps
-    }
-
-    /// Returns the only step, if the policy has a single limit that counts units and is enforced.
-    #[inline]
-    pub(crate) fn sole_step(&self) -> Option<&PlanStep> {
-        match &*self.steps {
-            [step] if self.is_plain => Some(step),
-            _ => None,
-        }
     }
 
     /// Returns the limits in packed form, if they are at most six, and all of them are fixed
@@ -104,35 +77,8 @@ impl Plan {
         self.logs
     }
 
-    /// Returns whether a record fits into six lanes, with a pair of cells in each.
-    pub(crate) const fn fits_lanes(&self) -> bool {
-        self.fits_lanes
-    }
-
     /// Computes the charge of a request at the time `at`. Changes nothing.
-    #[inline(always)]
     pub(crate) fn judge(
-        &self,
-        states: SubjectStates<'_>,
-        at: Timestamp,
-        mode: Mode,
-        cost: Cost,
-    ) -> Judgement {
-        if !self.is_plain {
-            return self.judge_apart(states, at, mode, cost);
-        }
-        let mut granted = u64::MAX;
-        for step in &self.steps {
-            granted = step.available(states, at).min(granted);
-        }
-        let charged = mode.charged(cost, granted);
-        Judgement { at, charged, is_full: charged >= granted, uncharged: 0 }
-    }
-
-    /// Computes the charge of a request for a policy in which some limits are in shadow or count
-    /// requests.
-    #[inline(never)]
-    fn judge_apart(
         &self,
         states: SubjectStates<'_>,
         at: Timestamp,
@@ -183,13 +129,6 @@ impl Plan {
             };
             outcome(index, after);
         }
-    }
-
-    /// Returns whether there are more than six limits, and all of them are fixed windows that count
-    /// units and are enforced.
-    #[inline]
-    pub(crate) const fn has_many_windows(&self) -> bool {
-        self.has_many_windows
     }
 
     /// Returns the time until which the enforced limits deny a request of `units`. Returns the

@@ -32,7 +32,7 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
-use super::log::{ExpiringEntries, Log};
+use super::log::Log;
 use super::until;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
@@ -108,20 +108,7 @@ impl SlidingLog {
     /// afterwards.
     #[inline]
     pub(super) fn charge(self, log: &mut Log, now: Timestamp, units: u64) -> Outcome {
-        let expiring = log.expiring(self.left_until(now));
-        self.charge_after(log, expiring, now, units)
-    }
-
-    /// Charges `units` at `now`, after the `expiring` entries have been dropped.
-    #[inline]
-    fn charge_after(
-        self,
-        log: &mut Log,
-        expiring: ExpiringEntries,
-        now: Timestamp,
-        units: u64,
-    ) -> Outcome {
-        log.drop_expiring(expiring);
+        log.drop_until(self.left_until(now));
         let units = units.min(MAX_UNITS - log.units());
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
@@ -139,35 +126,11 @@ impl SlidingLog {
         Outcome::granted(used, if used == 0 { 0 } else { until(self.leaves(newest), now) })
     }
 
-    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
-    /// Otherwise returns `None` and changes nothing.
-    #[inline]
-    pub(super) fn try_charge(self, log: &mut Log, now: Timestamp, units: u64) -> Option<Outcome> {
-        let expiring = log.expiring(self.left_until(now));
-        let available = self.max.saturating_sub(log.units_without(expiring));
-        (units <= available).then(|| self.charge_after(log, expiring, now, units))
-    }
-
     /// Refunds the `units` that were charged at `charged`, as far as they still count at `now`.
     pub(super) fn refund(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
         log.drop_until(self.left_until(now));
         if let Some((place, held)) = log.find(charged.as_micros()) {
             log.lower(place, units.min(held));
-        }
-    }
-
-    /// Removes the `units` that were charged at `charged`, if a unit is free afterwards. Otherwise
-    /// returns `false` and changes nothing.
-    ///
-    /// Needs no current time, because units that have expired may be removed too.
-    #[inline]
-    pub(super) fn try_release(self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
-        match log.find(charged.as_micros()) {
-            Some((place, held)) if units <= held && log.units() - units < self.max => {
-                log.lower(place, units);
-                true
-            }
-            _ => false,
         }
     }
 
@@ -268,29 +231,6 @@ mod tests {
         }
         assert_eq!((limit.available(&state, at(0)), entries(&state)), (0, 1));
         assert_eq!(limit.available(&state, at(1)), 1_000);
-    }
-
-    #[test]
-    fn a_release_without_the_time_equals_a_refund_and_needs_a_free_unit_afterwards() {
-        let limit = log("3:concurrency:lease=1m");
-        let mut refunded = Log::default();
-        for time in [0, 10, 20] {
-            limit.charge(&mut refunded, at(time), 1);
-        }
-        let mut released = refunded.clone();
-        // The entry of 0 s expires at 60 s, before its release at 65 s.
-        for (now, charged) in [(30, 10), (65, 0)] {
-            limit.refund(&mut refunded, at(now), at(charged), 1);
-            assert!(limit.try_release(&mut released, at(charged), 1));
-            assert!(!limit.try_release(&mut released, at(charged), 1), "it was released before");
-            for later in [now, 75, 85] {
-                let available = [&refunded, &released].map(|log| limit.available(log, at(later)));
-                assert_eq!(available[0], available[1], "at {later}");
-            }
-        }
-        limit.charge(&mut released, at(66), 4);
-        assert!(!limit.try_release(&mut released, at(66), 1), "the limit is still exceeded");
-        assert_eq!(limit.available(&released, at(66)), 0);
     }
 
     /// A charge beyond the limit adds its units to the newest entry of the full log, not a new

@@ -156,18 +156,6 @@ impl PlanStep {
         counting!(self, mut states, charge(now, units))
     }
 
-    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
-    /// Otherwise returns `None` and changes nothing.
-    #[inline(always)]
-    pub(crate) fn try_charge(
-        &self,
-        states: &mut SubjectStatesMut<'_>,
-        now: Timestamp,
-        units: u64,
-    ) -> Option<Outcome> {
-        counting!(self, mut states, try_charge(now, units))
-    }
-
     /// Returns the status of the limit for a request that requires `required` units.
     pub(crate) fn outcome(
         &self,
@@ -228,18 +216,6 @@ impl PlanStep {
                 places.held(log, now, charged, self.limit.units(units))
             }
             _ => 0,
-        }
-    }
-
-    /// Releases the `units` that a concurrency limit granted at `charged`, if it has a free unit
-    /// afterwards. Otherwise returns `false` and changes nothing.
-    #[inline]
-    pub(crate) fn try_release(&self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
-        match &self.counter {
-            LimitCounter::Log(places) if self.limit.holds_permits() => {
-                places.try_release(log, charged, units)
-            }
-            _ => false,
         }
     }
 

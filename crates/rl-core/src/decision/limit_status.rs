@@ -221,7 +221,7 @@ pub(super) struct LimitStatuses {
 impl LimitStatuses {
     /// The statuses of a decision without a policy.
     pub(super) const NONE: Self =
-        Self { policy: PolicyHandle::NONE, outcomes: Outcomes::None, decided_at: Timestamp::EPOCH };
+        Self { policy: PolicyHandle::NONE, outcomes: Outcomes::NONE, decided_at: Timestamp::EPOCH };
 
     /// Creates the statuses of the limits of `policy`. `outcomes` contains one outcome for each
     /// limit, or is still empty.
@@ -241,7 +241,7 @@ impl LimitStatuses {
         let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
         limits.map(move |(index, limit)| LimitStatus {
             limit,
-            outcome: self.outcomes.outcome(index, limit.limit(), windows, self.decided_at),
+            outcome: self.outcomes.outcome(index, windows, self.decided_at),
             part: PartLabels::NONE,
             lag: ClockLag::NONE,
         })
@@ -252,19 +252,13 @@ impl LimitStatuses {
         let policy = self.policy()?;
         let limit = policy.limits()[..self.outcomes.count(policy.limits().len())].get(index)?;
         let windows = policy.compiled_windows();
-        let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
+        let outcome = self.outcomes.outcome(index, windows, self.decided_at);
         Some(LimitStatus { limit, outcome, part: PartLabels::NONE, lag: ClockLag::NONE })
     }
 
     /// Returns the positions of the limits that deny the request.
     pub(super) fn over(&self) -> LimitSet {
-        let limits = self.policy().map_or(&[][..], Policy::limits);
-        let windows = self.policy().and_then(Policy::compiled_windows);
-        if let (Some(decided), Some(windows)) = (self.outcomes.decided_windows(), windows) {
-            let is_over = |lane: &usize| decided.is_over(windows, *lane, self.decided_at);
-            return (0..limits.len()).filter(is_over).collect();
-        }
-        self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
+        self.positions(|limit| limit.is_over())
     }
 
     /// Returns the positions of the limits that satisfy `condition`.

@@ -38,10 +38,10 @@ pub(crate) use linked::PartFlags;
 use linked::{DecidedParts, Linked};
 pub use origin::Origin;
 use origin::Verdict;
-pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
+pub(crate) use outcomes::Outcomes;
 pub(crate) use parts::DecisionList;
 pub use parts::PartStatus;
-pub(crate) use policy_handle::PolicyHandle;
+use policy_handle::PolicyHandle;
 use recycled::{Recycle, Recycled, Slots};
 
 use crate::algorithm::fixed_window::{PackedStates, PackedTime};
@@ -172,7 +172,7 @@ impl Decision {
     /// with two forms the compiler would copy the decision.
     #[inline(always)]
     pub(crate) fn from_windows(
-        policy: impl Into<PolicyHandle>,
+        policy: &Policy,
         cost: Cost,
         at: PackedTime,
         is_allowed: bool,
@@ -181,39 +181,22 @@ impl Decision {
         let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
         // Creating the handle first lets the compiler copy the states only once, from the store to
         // the decision.
-        let policy = policy.into();
-        let outcomes = Outcomes::lazy(states, at.relative, required);
+        let policy = PolicyHandle::new(policy);
+        let outcomes = Outcomes::windows(states, at.relative, required);
         let decided_at = Timestamp::from_micros(at.absolute);
         let statuses = LimitStatuses { policy, outcomes, decided_at };
-        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
-    }
-
-    /// Creates a decision on windows that were all open at an earlier decision, and still are.
-    /// `open` contains their usages at that time, and what has changed since. The whole cost is
-    /// charged, or nothing.
-    #[inline(always)]
-    pub(crate) fn from_open_windows(
-        policy: PolicyHandle,
-        cost: Cost,
-        at: Timestamp,
-        is_allowed: bool,
-        open: Recycled<OpenWindows>,
-    ) -> Self {
-        let charged = if is_allowed { cost.units() } else { 0 };
-        let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 
     /// Creates a decision that a store completes with [`finish`](Self::finish).
     #[inline(always)]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
-        // Built in place, because moving `Outcomes` copies all of its bytes, even those of
-        // `Outcomes::None`.
+        // Built in place, because moving `Outcomes` copies all of its bytes.
         let policy = PolicyHandle::new(policy);
         Self {
             statuses: LimitStatuses {
                 policy,
-                outcomes: Outcomes::None,
+                outcomes: Outcomes::NONE,
                 decided_at: Timestamp::EPOCH,
             },
             cost,

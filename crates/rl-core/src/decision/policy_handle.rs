@@ -47,13 +47,6 @@ impl PolicyHandle {
     }
 }
 
-impl From<&Policy> for PolicyHandle {
-    #[inline(always)]
-    fn from(policy: &Policy) -> Self {
-        Self::new(policy)
-    }
-}
-
 impl Clone for PolicyHandle {
     fn clone(&self) -> Self {
         self.0.as_ref().map_or(Self::NONE, |policy| Self::recycled(&RECYCLED_FOR_CLONE, policy))

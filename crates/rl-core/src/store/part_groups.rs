@@ -48,52 +48,30 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`add`](Self::add).
-    #[cfg(feature = "redis")]
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
+    /// many, or if parts with the same key differ in more than their cost.
     pub(crate) fn new(
         request: &DecideRequest<'a>,
         key: impl Fn(&'a Namespace, &'a Subject) -> K,
     ) -> Result<Self, StoreError> {
-        let mut grouped = Self::empty();
-        grouped.add(request, |_, part| key(request.namespace_of(part), part.subject))?;
-        Ok(grouped)
-    }
-
-    /// Creates a value without groups.
-    #[inline]
-    pub(crate) fn empty() -> Self {
-        let join = PartJoin { parts: ArrayVec::new(), flags: PartFlags::default() };
-        Self { groups: ArrayVec::new(), join }
-    }
-
-    /// Adds the parts of `request` to an empty value, and groups them by their keys. `key` returns
-    /// the key of the part at a position. A value that is filled in place need not be moved.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
-    /// many, or if parts with the same key differ in more than their cost.
-    pub(crate) fn add(
-        &mut self,
-        request: &DecideRequest<'a>,
-        key: impl Fn(usize, &Part<'a>) -> K,
-    ) -> Result<(), StoreError> {
         check_count(request.parts)?;
-        self.join.flags = Part::flags(request.parts);
+        let join = PartJoin { parts: ArrayVec::new(), flags: Part::flags(request.parts) };
+        let mut grouped = Self { groups: ArrayVec::new(), join };
         for (index, part) in request.parts.iter().enumerate() {
             let (Part { subject, policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
-            let (namespace, key) = (request.namespace_of(part), key(index, part));
-            let known = self.groups.iter().position(|group| group.key == key);
-            self.join.parts.push((cost, known.unwrap_or(self.groups.len()) as u8));
+            let namespace = request.namespace_of(part);
+            let key = key(namespace, subject);
+            let known = grouped.groups.iter().position(|group| group.key == key);
+            grouped.join.parts.push((cost, known.unwrap_or(grouped.groups.len()) as u8));
             match known {
-                Some(known) => self.groups[known].join(index, part)?,
+                Some(known) => grouped.groups[known].join(index, part)?,
                 None => {
                     let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
-                    self.groups.push(group);
+                    grouped.groups.push(group);
                 }
             }
         }
-        Ok(())
+        Ok(grouped)
     }
 
     /// Returns the groups, in the order of their first parts.
@@ -101,9 +79,9 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         &self.groups
     }
 
-    /// Returns the decisions on the parts. `decisions` contains those on the groups.
-    pub(crate) fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
-        self.join.decisions_on_parts(decisions)
+    /// Returns the decision on the request, as [`PartJoin::decision`] does.
+    pub(crate) fn decision(&self, decisions: DecisionList) -> Decision {
+        self.join.decision(decisions)
     }
 
     /// Returns the data with which the decisions of the groups are combined.
@@ -135,18 +113,10 @@ impl PartJoin {
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.
-    #[cfg(feature = "redis")]
-    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
-        let decisions = decisions.into_iter().collect();
-        Decision::of_parts(self.flags, self.decisions_on_parts(decisions))
-    }
-
-    fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
-        if decisions.all().len() == self.parts.len() {
-            decisions
-        } else {
-            self.divide(decisions.all())
-        }
+    pub(crate) fn decision(&self, decisions: DecisionList) -> Decision {
+        let is_divided = decisions.all().len() != self.parts.len();
+        let decisions = if is_divided { self.divide(decisions.all()) } else { decisions };
+        Decision::of_parts(self.flags, decisions)
     }
 
     /// Returns one decision for each part. If several parts share a group, divides its charge among
@@ -192,7 +162,7 @@ pub(crate) fn available(decision: &Decision) -> u64 {
 /// Returns an error of kind [`FailureKind::Unsupported`] if there is no part, or if there are too
 /// many.
 #[inline]
-pub(crate) fn check_count(parts: &[Part<'_>]) -> Result<(), StoreError> {
+fn check_count(parts: &[Part<'_>]) -> Result<(), StoreError> {
     if (1..=Part::MAX).contains(&parts.len()) { Ok(()) } else { Err(wrong_count(parts.len())) }
 }
 

@@ -28,8 +28,6 @@ pub(crate) struct CompiledWindows {
     /// [`StateId::bits`](crate::model::StateId::bits).
     pub(crate) states: [u64; LANES],
     pub(super) alignment: [Alignment; LANES],
-    /// The lane with the shortest period, if no window is aligned.
-    pub(super) shortest: Option<u8>,
 }
 
 impl CompiledWindows {
@@ -59,8 +57,6 @@ impl CompiledWindows {
             }
             states[lane] = limit.state_id().bits();
         }
-        let is_aligned = alignment.iter().any(|one| *one != Alignment::FirstCharge);
-        let shortest = (0..count).min_by_key(|lane| duration[*lane].get()).filter(|_| !is_aligned);
         Some(Self {
             count,
             max,
@@ -70,7 +66,6 @@ impl CompiledWindows {
             min_duration,
             states,
             alignment,
-            shortest: shortest.map(|lane| lane as u8),
         })
     }
 

@@ -1,11 +1,8 @@
 //! Decisions over fixed windows in their packed form.
 //!
-//! Three functions decide, from the most specific to the most general:
-//!
-//! 1. [`try_open_fast`] grants the first request of a subject.
-//! 2. [`try_decide_fast`] grants a request if all windows are open and have more left than it
-//!    costs, or denies it if an open window has less. It returns `None` if neither is certain.
-//! 3. The [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
+//! [`try_decide_fast`] grants a request if all windows are open and have more left than it costs, or
+//! denies it if an open window has less. It returns `None` if neither is certain. The
+//! [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
 //! Every charge opens all windows that were closed. All windows then stay open until the first one
 //! ends. Until that time, a decision needs only one comparison of times and one of counts.
@@ -53,19 +50,6 @@ impl DecidedWindows<'_> {
         let reset = end.saturating_sub(self.decided_at);
         Outcome::of_window(windows.max[lane], used, reset, self.required)
     }
-
-    /// Returns whether the limit in `lane` denies the request, as its outcome says.
-    #[inline]
-    pub(crate) const fn is_over(
-        &self,
-        windows: &CompiledWindows,
-        lane: usize,
-        now: Timestamp,
-    ) -> bool {
-        let now = PackedTime { absolute: now.as_micros(), relative: self.decided_at };
-        let (_, used) = windows.window(self.states, lane, now);
-        windows.max[lane].saturating_sub(used) < self.required
-    }
 }
 
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
@@ -73,8 +57,7 @@ impl DecidedWindows<'_> {
 ///
 /// The result is certain only if the time fits into 48 bits, and the cost into 31 bits.
 ///
-/// `first_to_end` is the lane that [`first_to_end`] or [`try_open_fast`] returned after the last
-/// charge.
+/// `first_to_end` is the lane that [`first_to_end`] returned after the last charge.
 #[inline(always)]
 pub(crate) fn try_decide_fast(
     windows: &CompiledWindows,
@@ -95,25 +78,6 @@ pub(crate) fn try_decide_fast(
     }
     states.set_numbers(sum.sums);
     Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
-}
-
-/// Returns whether all windows are open and have more than `cost` left. [`try_decide_fast`] then grants
-/// a check.
-///
-/// `first_to_end` is that of [`try_decide_fast`].
-#[inline(always)]
-pub(crate) fn grants_open(
-    windows: &CompiledWindows,
-    states: &PackedStates,
-    first_to_end: u8,
-    now: PackedTime,
-    cost: Cost,
-) -> bool {
-    units_of_lane(Mode::Check, cost).is_some_and(|units| {
-        windows.add(states, units).is_within_limits()
-            && now.relative >> 48 == 0
-            && is_open(windows, states, first_to_end, now)
-    })
 }
 
 /// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or
@@ -147,54 +111,6 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     // The subtraction wraps 0 around to the largest number, so one comparison excludes both 0 and
     // numbers that do not fit into 31 bits.
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
-}
-
-/// Returns whether an open window is full and therefore denies a check. If not, the check may still
-/// be denied.
-///
-/// The policy must not have a limit of 0. Returns false if the time does not fit into 48 bits, or
-/// the cost into 32 bits.
-#[inline(always)]
-pub(crate) fn is_denied_by_full(
-    windows: &CompiledWindows,
-    states: &PackedStates,
-    now: PackedTime,
-    mode: Mode,
-    cost: Cost,
-) -> bool {
-    if mode == Mode::Check && cost == Cost::ONE && now.relative >> 48 == 0 {
-        let full = states.numbers().exceeding(windows.overflow_bias);
-        if full.is_single()
-            && let Some(lane) = full.last()
-            && is_surely_open(windows, lane, states.time(lane), now)
-        {
-            return true;
-        }
-    }
-    is_denied_by_full_slow(windows, states, now, mode, cost)
-}
-
-#[inline(never)]
-fn is_denied_by_full_slow(
-    windows: &CompiledWindows,
-    states: &PackedStates,
-    now: PackedTime,
-    mode: Mode,
-    cost: Cost,
-) -> bool {
-    let fits = cost.units() >> 32 == 0 && fits(now.relative);
-    if mode != Mode::Check || cost == Cost::ZERO || !fits {
-        return false;
-    }
-    let full = states.numbers().exceeding(windows.overflow_bias);
-    if !full.last().is_some_and(|last| is_open(windows, states, last as u8, now)) {
-        return false;
-    }
-    (0..windows.count.min(LANES)).any(|lane| {
-        let is_open = is_open(windows, states, lane as u8, now);
-        let used = if is_open { states.number(lane) } else { 0 };
-        windows.max[lane].saturating_sub(used) < cost.units()
-    })
 }
 
 /// Denies `cost` if an open window has too little left. Returns the time until which it is denied,
@@ -286,33 +202,6 @@ const fn is_aligned_and_open(
     }
 }
 
-/// Grants `cost` to a subject that has used nothing, if no window is aligned and all of them grant
-/// it. Returns the lane of the window that ends first. Otherwise returns `None` and changes
-/// nothing.
-pub(crate) fn try_open_fast(
-    windows: &CompiledWindows,
-    states: &mut PackedStates,
-    now: PackedTime,
-    mode: Mode,
-    cost: Cost,
-) -> Option<u8> {
-    let shortest = windows.shortest?;
-    let units = units_of_lane(mode, cost)?;
-    if !fits(now.relative) {
-        return None;
-    }
-    let end = now.relative + windows.min_duration.get(usize::from(shortest))?;
-    if !fits(end) {
-        return None;
-    }
-    let sum = windows.add(&PackedStates::EMPTY, units);
-    if !sum.is_within_limits() {
-        return None;
-    }
-    *states = PackedStates::opened_at(windows.count, now.relative, sum.sums);
-    Some(shortest)
-}
-
 /// Returns whether no window is open.
 #[inline]
 pub(crate) fn are_all_closed(
@@ -377,7 +266,7 @@ mod tests {
     const MODES: [Mode; 4] = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge];
 
     proptest! {
-        /// Checks that both fast paths decide and report as the plan does.
+        /// Checks that the lanes decide and report as the plan does.
         #[test]
         fn packed_windows_decide_as_the_plan_decides_each_of_them(
             chosen in prop::sample::subsequence(LIMITS.to_vec(), 1..=6),
@@ -387,7 +276,7 @@ mod tests {
             let plan = Plan::new(limits.iter().copied());
             let windows = plan.windows().unwrap();
             let mut cells = vec![0; plan.cells()];
-            let (mut first, mut known) = (NO_LANE, 0);
+            let mut first = NO_LANE;
             let (mut now, base) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
             let relative = |time: u64| if time == 0 { 0 } else { time - base + 1 };
             let pack = |cells: &[u64]| {
@@ -416,17 +305,6 @@ mod tests {
                 }
                 let after = pack(states.cells);
 
-                let mut opened = PackedStates::EMPTY;
-                if before == PackedStates::EMPTY
-                    && let Some(first) = try_open_fast(windows, &mut opened, time, mode, cost)
-                {
-                    prop_assert!(granted && opened == after);
-                    prop_assert_eq!(first, first_to_end(windows, &after, time));
-                }
-                if time.relative < known {
-                    let is_denied = is_denied_by_full(windows, &before, time, mode, cost);
-                    prop_assert!(!is_denied || judgement.charged == 0 && until_before <= known);
-                }
                 let mut packed = before;
                 if let Some(decided) = try_decide_fast(windows, &mut packed, first, time, mode, cost) {
                     prop_assert_eq!(packed, after);
@@ -448,10 +326,6 @@ mod tests {
                 }
                 if judgement.charged > 0 {
                     first = first_to_end(windows, &after, time);
-                    let is_full = u64::from(judgement.is_full);
-                    known = known.max(is_full * denied_until(&states, 1));
-                } else {
-                    known = known.max(until_before);
                 }
             }
         }

@@ -38,16 +38,6 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
-    /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a
-    /// number does not fit into 31 bits.
-    #[inline(always)]
-    pub(super) fn exceeding(self, bias: Self) -> LaneSet {
-        if self.union() & TOP_BITS != 0 {
-            return LaneSet(0);
-        }
-        LaneSet::of_top_bits(Self::each(|i| self.0[i].wrapping_add(bias.0[i])))
-    }
-
     /// Returns the bits that are set in at least one of the words.
     #[inline(always)]
     const fn union(self) -> u64 {
@@ -114,18 +104,6 @@ impl LaneSet {
         let apart = (a & TOP_BITS) >> 31 | (b & TOP_BITS) >> 29 | (c & TOP_BITS) >> 27;
         Self((apart | apart >> 31) as u16)
     }
-
-    /// Returns the last lane of the set.
-    #[inline(always)]
-    pub(super) fn last(self) -> Option<usize> {
-        self.0.checked_ilog2().map(|bit| bit as usize % LANES)
-    }
-
-    /// Returns whether the set has exactly one lane.
-    #[inline(always)]
-    pub(super) const fn is_single(self) -> bool {
-        self.0.is_power_of_two()
-    }
 }
 
 impl Iterator for LaneSet {
@@ -142,11 +120,8 @@ impl Iterator for LaneSet {
     }
 }
 
-/// The states of up to six limits: a number of 32 bits and a time of 48 bits in each lane.
-///
-/// For a window, the number is the used units, and the time is the first charge. Other algorithms
-/// with two cells use the same form. Times are relative to a base that the store chooses; 0 means
-/// no time.
+/// The states of up to six fixed windows. Each lane has the used units in 32 bits, and the time of
+/// the first charge in 48 bits. Times are relative to a base that the store chooses; 0 means no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedStates {
     numbers: [u32; LANES],
@@ -158,18 +133,6 @@ impl PackedStates {
     /// The states of a subject that has used nothing.
     pub(crate) const EMPTY: Self =
         Self { numbers: [0; LANES], times_low: [0; LANES], times_high: [0; LANES] };
-
-    /// Returns states with these `numbers`. The first `count` lanes are windows that were first
-    /// charged at `time`, which must fit into 48 bits.
-    #[inline]
-    pub(super) fn opened_at(count: usize, time: u64, numbers: Lanes) -> Self {
-        let mut states = Self { numbers: numbers.numbers(), ..Self::EMPTY };
-        for lane in 0..count.min(LANES) {
-            states.times_low[lane] = time as u32;
-            states.times_high[lane] = (time >> 32) as u16;
-        }
-        states
-    }
 
     #[inline]
     pub(crate) const fn time(&self, lane: usize) -> u64 {

@@ -44,8 +44,8 @@ mod lanes;
 
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
-    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, first_to_end, grants_open,
-    is_denied_by_full, try_decide_fast, try_judge, try_open_fast,
+    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, first_to_end, try_decide_fast,
+    try_judge,
 };
 pub(crate) use lanes::{LANES, PackedStates, PackedTime};
 

@@ -3,7 +3,6 @@
 use super::layout::{LayoutId, LayoutRegistry};
 use super::packed_entry::{PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset};
-use super::steady_windows::SteadyDecision;
 use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::PackedTime;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
@@ -41,13 +40,12 @@ impl Entry {
         decision: &mut Decision,
     ) -> Result<Option<Self>, TooManyStates> {
         let policy = args.policy;
-        if !policy.plan().fits_lanes() {
+        if policy.compiled_windows().is_none() {
             let mut entry = UnpackedEntry::new(policy);
             entry.decide(args, decision)?;
             return Ok((decision.charged() > 0).then_some(Self::Unpacked(entry)));
         }
-        let layout = context.layouts.find(policy);
-        let mut packed = PackedEntry::new(layout.map_or(LayoutId::FIRST, |found| found.id));
+        let mut packed = PackedEntry::new(LayoutId::FIRST);
         let unpacked = packed.decide(context.time_base, args, decision);
         // A new subject without a charge must not use memory, not even for a layout.
         if decision.charged() == 0 {
@@ -81,7 +79,7 @@ impl Entry {
         match self {
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
-                if !layout.has_states_of(args.policy) {
+                if !layout.has_windows_of(args.policy) {
                     return self.decide_under_other_states(context, args, decision);
                 }
                 if let Some(unpacked) = packed.decide(context.time_base, args, decision) {
@@ -92,7 +90,7 @@ impl Entry {
             }
             Self::Unpacked(entry) => {
                 entry.decide(args, decision)?;
-                if args.policy.plan().fits_lanes() && decision.charged() > 0 {
+                if args.policy.compiled_windows().is_some() && decision.charged() > 0 {
                     self.pack(args.policy, context);
                 }
             }
@@ -110,21 +108,10 @@ impl Entry {
         match self {
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
-                let has_states = layout.has_states_of(args.policy);
+                let has_states = layout.has_windows_of(args.policy);
                 has_states.then(|| packed.judge(context.time_base, args))
             }
             Self::Unpacked(entry) => entry.try_judge(args),
-        }
-    }
-
-    /// Tries to decide for an entry with more than six fixed windows by one comparison.
-    ///
-    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
-    #[inline(always)]
-    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<SteadyDecision<'_>> {
-        match self {
-            Self::Packed(_) => None,
-            Self::Unpacked(entry) => entry.try_decide_steady(args),
         }
     }
 
@@ -186,7 +173,7 @@ impl Entry {
             Self::Unpacked(entry) => return entry.amend(policy, now, change),
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
-                if layout.has_states_of(policy) {
+                if layout.has_windows_of(policy) {
                     packed.amend(context.time_base, policy, now, change)
                 } else {
                     let mut entry = packed.unpack(layout.policy(), context.time_base);
@@ -290,7 +277,7 @@ impl Entry {
         match self {
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
-                packed.used_fraction(layout, context.time_base)
+                packed.used_fraction(layout)
             }
             Self::Unpacked(entry) => entry.used_fraction(),
         }

@@ -1,13 +1,13 @@
-//! The mapping from the states of a policy to the lanes of a packed entry.
+//! The mapping from the fixed windows of a policy to the lanes of a packed entry.
 //!
 //! A packed entry has six *lanes*, each with a time of 48 bits and a number of 32 bits. A lane
-//! holds two cells of the policy's [plan](crate::algorithm::Plan), in the order of the plan:
+//! holds one window, in the order of the policy:
 //!
 //! ```text
-//! policy    10/second      100/minute:gcra                1000/hour:sliding-window-counter
-//! lane      0              1              2               3               4                 5
-//! time      window start   TAT            in use since    window start    first charge      -
-//! number    used units     its fraction   0               current units   units before      -
+//! policy    10/second       100/minute      1000/hour:clock
+//! lane      0               1               2                3  4  5
+//! time      first charge    first charge    first charge     -  -  -
+//! number    used units      used units      used units       -  -  -
 //! ```
 //!
 //! An entry holds only a [`LayoutId`]. Each shard has a [`LayoutRegistry`] of the layouts in use.
@@ -17,34 +17,25 @@ use std::num::NonZeroU8;
 use crate::algorithm::fixed_window::{CompiledWindows, LANES, PackedStates};
 use crate::policy::Policy;
 
-/// The states that the lanes of a packed entry hold, and their limits.
+/// The windows that the lanes of a packed entry hold.
 ///
-/// Limits with the same states may have different maxima. Eviction compares used fractions, so each
+/// Windows with the same states may have different maxima. Eviction compares used fractions, so each
 /// policy has a layout of its own until the registry [is crowded](LayoutRegistry::is_crowded).
 #[derive(Debug)]
 pub(super) struct StateLayout {
     /// The policy that the layout was created for.
     policy: Policy,
-    /// The [`StateId`](crate::model::StateId) bits that identify the state of each fixed window in
-    /// [`CompiledWindows`]. All are 0 if the policy has no such windows.
-    states: [u64; LANES],
-    /// The maximum of each of these windows.
-    max: [u64; LANES],
-    /// 2^40 / max of each of these windows: the used fraction that one unit adds.
+    windows: CompiledWindows,
+    /// 2^40 / max of each window: the used fraction that one unit adds.
     unit_fraction: [u64; LANES],
 }
 
 impl StateLayout {
-    /// Creates the layout of `policy`, if its states fit into the lanes.
+    /// Creates the layout of `policy`, if its limits are at most six fixed windows.
     fn new(policy: &Policy) -> Option<Self> {
-        let windows = policy.compiled_windows();
-        let max = windows.map_or([0; LANES], |windows| windows.max);
-        policy.plan().fits_lanes().then(|| Self {
-            policy: policy.clone(),
-            states: windows.map_or([0; LANES], |windows| windows.states),
-            unit_fraction: max.map(|max| (1 << 40) / max.max(1)),
-            max,
-        })
+        let windows = *policy.compiled_windows()?;
+        let unit_fraction = windows.max.map(|max| (1 << 40) / max.max(1));
+        Some(Self { policy: policy.clone(), windows, unit_fraction })
     }
 
     /// Returns the policy that the layout was created for.
@@ -64,32 +55,33 @@ impl StateLayout {
         self.is_same_handle(policy) || self.policy == *policy
     }
 
-    /// Returns whether the limits of `policy` use the states of this layout, in this order.
+    /// Returns whether the limits of `policy` are the windows of this layout, in this order.
     #[inline]
-    pub(super) fn has_states_of(&self, policy: &Policy) -> bool {
-        self.is_same_handle(policy) || self.policy.has_states_of(policy)
+    pub(super) fn has_windows_of(&self, policy: &Policy) -> bool {
+        self.is_same_handle(policy)
+            || policy.compiled_windows().is_some_and(|windows| self.has_states_of(windows))
     }
 
     /// Returns whether `windows` use the states of this layout, in this order.
     #[inline]
-    pub(super) fn has_states_of_windows(&self, windows: &CompiledWindows) -> bool {
-        are_equal(&self.states, &windows.states)
+    pub(super) fn has_states_of(&self, windows: &CompiledWindows) -> bool {
+        are_equal(&self.windows.states, &windows.states)
     }
 
     /// Returns whether `windows` have the maxima of this layout's limits.
     #[inline]
     pub(super) fn has_maxima_of(&self, windows: &CompiledWindows) -> bool {
-        are_equal(&self.max, &windows.max)
+        are_equal(&self.windows.max, &windows.max)
     }
 
-    /// Returns the compiled limits, if all are fixed windows that count units and are enforced.
+    /// Returns the windows.
     #[inline]
-    pub(super) fn windows(&self) -> Option<&CompiledWindows> {
-        self.policy.compiled_windows()
+    pub(super) const fn windows(&self) -> &CompiledWindows {
+        &self.windows
     }
 
-    /// Returns the used fraction of the fullest fixed window, scaled to 0–255.
-    pub(super) fn used_fraction_of_windows(&self, states: &PackedStates) -> u8 {
+    /// Returns the used fraction of the fullest window, scaled to 0–255.
+    pub(super) fn used_fraction(&self, states: &PackedStates) -> u8 {
         let fractions = (0..LANES)
             .map(|lane| states.number(lane).saturating_mul(self.unit_fraction[lane]) >> 32);
         fractions.max().map_or(0, |fullest| u8::try_from(fullest).unwrap_or(u8::MAX))
@@ -123,15 +115,6 @@ impl LayoutId {
 #[derive(Debug, Default)]
 pub(super) struct LayoutRegistry(Vec<StateLayout>);
 
-/// The id of a registered layout with the same states as the policy that was looked up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LayoutMatch {
-    pub(super) id: LayoutId,
-    /// Whether the layout's policy has the same limits as the policy that was looked up. If not,
-    /// the limits use the same states, but differ in other properties such as `max`.
-    has_same_limits: bool,
-}
-
 impl LayoutRegistry {
     const MAX_LAYOUTS: usize = u8::MAX as usize;
 
@@ -147,26 +130,16 @@ impl LayoutRegistry {
         self.0.len() >= Self::MAX_LAYOUTS / 2
     }
 
-    /// Returns the registered layout of a policy with equal limits, or else a layout of the same
-    /// states.
-    pub(super) fn find(&self, policy: &Policy) -> Option<LayoutMatch> {
-        if !policy.plan().fits_lanes() {
-            return None;
-        }
-        let same_limits = self.0.iter().position(|layout| layout.has_limits_of(policy));
-        let same_states = || self.0.iter().position(|layout| layout.has_states_of(policy));
-        let index = same_limits.or_else(same_states)?;
-        Some(LayoutMatch { id: Self::id(index)?, has_same_limits: same_limits.is_some() })
-    }
-
-    /// Returns the layout of `policy`. Registers it first if necessary.
+    /// Returns the layout of `policy`: one of equal limits, or else a new one. While the registry is
+    /// crowded, a layout of the same states is returned rather than a new one.
     ///
-    /// Returns `None` if the states do not fit into the lanes, or if the registry is full.
+    /// Returns `None` if the limits are not at most six fixed windows, or if the registry is full.
     pub(super) fn find_or_register(&mut self, policy: &Policy) -> Option<LayoutId> {
-        match self.find(policy) {
-            Some(found) if found.has_same_limits || self.is_crowded() => return Some(found.id),
-            None if self.0.len() >= Self::MAX_LAYOUTS => return None,
-            _ => {}
+        let same_limits = self.0.iter().position(|layout| layout.has_limits_of(policy));
+        let same_states = || self.0.iter().position(|layout| layout.has_windows_of(policy));
+        let crowded = self.is_crowded();
+        if let Some(known) = same_limits.or_else(|| same_states().filter(|_| crowded)) {
+            return Self::id(known);
         }
         let id = Self::id(self.0.len())?;
         self.0.push(StateLayout::new(policy)?);

@@ -42,16 +42,6 @@ impl<'a> LockedShards<'a> {
         shard
     }
 
-    /// Returns the number of locked shards.
-    #[inline]
-    pub(super) const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(usize, MutexGuard<'a, Shard>)> {
-        self.0.iter()
-    }
-
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (usize, MutexGuard<'a, Shard>)> {
         self.0.iter_mut()
     }

@@ -11,10 +11,9 @@
 //!
 //! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
 //! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
-//! then charges all of them or none. A request of several parts locks the shards of all its
-//! subjects (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows: one
-//! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
-//! unpacked entry.
+//! then charges all of them or none. One comparison of the lanes of a packed entry decides nearly all
+//! requests under up to six fixed windows. A request of several parts locks the shards of all its
+//! subjects (`parts.rs`).
 
 mod entry;
 mod layout;
@@ -24,7 +23,6 @@ mod parts;
 mod run;
 mod settlement;
 mod shard;
-mod steady_windows;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -36,16 +34,15 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use packed_entry::{FastDecision, TimeBase};
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
-use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
     DecideRequest, Lease, LeaseStatus, LimiterRegistry, Part, Renewal, Reset, Settlement, Store,
     StoreFuture, StoreReport,
 };
-use crate::decision::{Decision, OpenWindows, PolicyHandle};
+use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -189,17 +186,6 @@ fn decide_without_lanes(
     // could not keep them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
     let DecideArgs { policy, cost, .. } = args;
-    if policy.plan().has_many_windows()
-        && let Some(steady) = shard.try_decide_steady(subject, args)
-    {
-        let SteadyDecision { before, at, is_allowed, charged, later } = steady;
-        let required = if is_allowed { Cost::ZERO } else { cost };
-        let open = OpenWindows::boxed(before, charged, required, later);
-        let policy = PolicyHandle::from(policy);
-        return MaybeReady::ready(Ok(Decision::from_open_windows(
-            policy, cost, at, is_allowed, open,
-        )));
-    }
     // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Ok(Decision::pending(policy, cost)));
     if let MaybeReady::Ready(Some(Ok(decision))) = &mut answer {

@@ -1,9 +1,9 @@
-//! The state of one subject in 72 bytes, for policies whose states fit.
+//! The state of one subject in 72 bytes, for policies of up to six fixed windows.
 //!
 //! ```text
 //! bytes  field                unit
 //!    24  6 numbers            32 bits each          \  six lanes; `layout.rs` defines
-//!    36  6 times              48 bits each, µs      /  the state that each of them holds
+//!    36  6 times              48 bits each, µs      /  the window that each of them holds
 //!     6  last change          48 bits, µs
 //!     4  end of the denial    ticks of 66 ms, rounded up
 //!     1  first window to end  its lane
@@ -11,14 +11,14 @@
 //! ```
 //!
 //! Times count from the shard's [`TimeBase`], a year before the store was created; 0 means that
-//! there is no time. Only the end of the denial is rounded. No decision depends on it alone: it
-//! protects the subject from eviction, and selects a faster check of the windows.
+//! there is no time. Only the end of the denial is rounded. No decision depends on it: it
+//! protects the subject from eviction.
 //!
 //! The packed form saves memory: with its fingerprint and its share of the index, a subject takes
-//! less than 100 bytes. A *cell* is one of the integers that form the state of a limit. A subject
-//! is stored as an [`UnpackedEntry`] in any of these cases:
+//! less than 100 bytes. A subject is stored as an [`UnpackedEntry`] in any of these cases:
 //!
-//! * Its states have more than twelve cells, a log, or the buckets of a sliding window.
+//! * Its policy has more than six limits, or one that is not a fixed window, counts requests or is in
+//!   shadow.
 //! * A number is 2^32 or more, or a time is outside the range of nearly nine years.
 //! * The subject also has states of another policy.
 
@@ -26,10 +26,10 @@ use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
 use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::{
-    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, PackedStates, PackedTime,
+    self, CompiledWindows, FastWindowsDecision, LANES, PackedStates, PackedTime,
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::{ClockLag, Decision, Outcomes};
+use crate::decision::{ClockLag, Decision};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
@@ -162,13 +162,6 @@ impl PackedEntry {
         if at.absolute.wrapping_sub(args.now.as_micros()) > ClockLag::TOLERANCE_MICROS {
             return None;
         }
-        // While a recorded denial applies, an open window that is full denies the request. The end
-        // of the denial is known, so it need not be computed again.
-        if at.relative < self.denied_until()
-            && fixed_window::is_denied_by_full(windows, &self.states, at, mode, cost)
-        {
-            return Some(FastDecision { at, is_allowed: false, states: &self.states });
-        }
         let states = &mut self.states;
         let FastWindowsDecision { is_allowed, denied_until, .. } =
             fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?;
@@ -180,51 +173,10 @@ impl PackedEntry {
         Some(FastDecision { at, is_allowed, states: &self.states })
     }
 
-    /// Grants the first request of a subject, if all limits are fixed windows that grant it.
-    ///
-    /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
-    fn try_decide_first(
-        &mut self,
-        windows: &CompiledWindows,
-        base: TimeBase,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> bool {
-        let at = self.decision_time(base, args.now);
-        let states = &mut self.states;
-        if self.last_change_high as u32 | self.last_change_low != 0 {
-            return false;
-        }
-        let opened = fixed_window::try_open_fast(windows, states, at, args.mode, args.cost);
-        let Some(first_to_end) = opened else { return false };
-        self.first_to_end = first_to_end;
-        self.set_last_change(at.relative);
-        let windows = DecidedWindows { states: &self.states, decided_at: at.relative, required: 0 };
-        let at = Timestamp::from_micros(at.absolute);
-        *decision.outcomes_mut() = Outcomes::of_windows(args.policy, windows, at);
-        decision.finish(args.cost.units(), at, true);
-        true
-    }
-
-    /// Decides under a policy whose limits use the states of this entry.
+    /// Decides by the plan of a policy whose limits use the states of this entry.
     ///
     /// Returns the entry in its unpacked form if a number or a time no longer fits.
-    #[inline]
     pub(super) fn decide(
-        &mut self,
-        base: TimeBase,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Option<UnpackedEntry> {
-        match args.policy.compiled_windows() {
-            Some(windows) if self.try_decide_first(windows, base, args, decision) => None,
-            _ => self.run_plan(base, args, decision),
-        }
-    }
-
-    /// Decides by the plan of the policy. Returns the entry in its unpacked form if a number or a
-    /// time no longer fits.
-    fn run_plan(
         &mut self,
         base: TimeBase,
         args: DecideArgs<'_>,
@@ -234,11 +186,8 @@ impl PackedEntry {
         let mut cells = self.cells(plan.cells(), base);
         let mut states = SubjectStatesMut { cells: &mut cells[..plan.cells()], logs: &mut [] };
         let at = args.now.max(self.last_change(base));
-        let sole = run::try_decide_sole_limit(&args, &mut states, at, decision);
-        let denied_until = sole.unwrap_or_else(|| {
-            let judgement = plan.judge(states.read(), at, args.mode, args.cost);
-            run::conclude(&args, &mut states, &judgement, decision)
-        });
+        let judgement = plan.judge(states.read(), at, args.mode, args.cost);
+        let denied_until = run::conclude(&args, &mut states, &judgement, decision);
         let fits = decision.charged() == 0 || self.set_cells(policy, states.cells, at, base);
         if !fits {
             let denied_until = denied_until.max(base.timestamp(self.denied_until()));
@@ -296,26 +245,14 @@ impl PackedEntry {
     pub(super) fn is_expired(&self, layout: &StateLayout, base: TimeBase, now: PackedTime) -> bool {
         let relative = now.relative.max(self.relative_last_change());
         let at = PackedTime { absolute: base.absolute(relative), relative };
-        if let Some(windows) = layout.windows() {
-            return fixed_window::are_all_closed(windows, &self.states, at);
-        }
-        let plan = layout.policy().plan();
-        let cells = self.cells(plan.cells(), base);
-        let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
-        Timestamp::from_micros(at.absolute) >= plan.expires(states)
+        fixed_window::are_all_closed(layout.windows(), &self.states, at)
     }
 
     /// Returns the used fraction of the fullest limit at the last change, scaled to 0–255.
     #[inline(always)]
-    pub(super) fn used_fraction(&self, layout: &StateLayout, base: TimeBase) -> u8 {
-        if layout.windows().is_some() {
-            // All windows were open at the last change, so the states contain only current counts.
-            return layout.used_fraction_of_windows(&self.states);
-        }
-        let plan = layout.policy().plan();
-        let cells = self.cells(plan.cells(), base);
-        let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
-        plan.used_fraction(states, self.last_change(base))
+    pub(super) fn used_fraction(&self, layout: &StateLayout) -> u8 {
+        // All windows were open at the last change, so the states contain only current counts.
+        layout.used_fraction(&self.states)
     }
 
     /// Converts the entry to its unpacked form. Its states are those of `policy`.
@@ -412,7 +349,7 @@ impl PackedEntry {
         self.denied_until_ticks = self.denied_until_ticks.max(ticks);
     }
 
-    /// Decides for a peek under fixed windows. Returns `None` if [`decide`](Self::decide) has to.
+    /// Decides for a peek. Returns `None` if [`decide`](Self::decide) has to.
     pub(super) fn try_peek_fast(
         &self,
         windows: &CompiledWindows,
@@ -427,25 +364,14 @@ impl PackedEntry {
     /// Returns whether a check of `args` would be granted, and the time of this judgement. The
     /// limits of the policy use the states of this entry.
     pub(super) fn judge(&self, base: TimeBase, args: DecideArgs<'_>) -> (bool, Timestamp) {
+        let windows = args.policy.compiled_windows();
+        if let Some(peeked) = windows.and_then(|windows| self.try_peek_fast(windows, base, args)) {
+            return (peeked.is_allowed, Timestamp::from_micros(peeked.at.absolute));
+        }
         let plan = args.policy.plan();
         let cells = self.cells(plan.cells(), base);
         let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
         let at = args.now.max(self.last_change(base));
         (run::would_grant(&args, states, at), at)
-    }
-
-    /// Returns whether all limits are open windows that grant the cost at the time of the request, the
-    /// entry was not changed later, and no denial is recorded.
-    #[inline(always)]
-    pub(super) fn grants_open(
-        &self,
-        windows: &CompiledWindows,
-        base: TimeBase,
-        args: DecideArgs<'_>,
-    ) -> bool {
-        let now = args.now.as_micros();
-        let at = PackedTime { absolute: now, relative: base.relative(now) };
-        at.relative >= self.relative_last_change().max(self.denied_until())
-            && fixed_window::grants_open(windows, &self.states, self.first_to_end, at, args.cost)
     }
 }

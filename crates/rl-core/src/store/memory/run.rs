@@ -49,44 +49,7 @@ pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
     last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
 }
 
-/// Decides a request under a single limit in one pass. Returns the time until which further
-/// requests will be denied, or the epoch if they will not.
-///
-/// Returns `None` and changes nothing if the plan has to judge the request.
-#[inline(always)]
-pub(super) fn try_decide_sole_limit(
-    args: &DecideArgs<'_>,
-    states: &mut SubjectStatesMut<'_>,
-    at: Timestamp,
-    decision: &mut Decision,
-) -> Option<Timestamp> {
-    let (step, units) = (args.policy.plan().sole_step()?, args.cost.units());
-    if args.mode != Mode::Check || units == 0 {
-        return None;
-    }
-    let Some(outcome) = step.try_charge(states, at, units) else {
-        let denied_until = deny(args, states.read(), at, decision);
-        return Some(match args.policy.plan() {
-            // If the limit also denies a single unit, return the time until which it does so. The
-            // epoch means that it grants a single unit.
-            plan if units > 1 => match plan.denied_until(states.read(), at, 1) {
-                Timestamp::EPOCH => denied_until,
-                until => until,
-            },
-            _ => denied_until,
-        });
-    };
-    decision.outcomes_mut().renew(1)[0] = outcome;
-    decision.finish(units, at, true);
-    Some(if outcome.used() < step.limit().capacity() {
-        Timestamp::EPOCH
-    } else {
-        args.policy.plan().denied_until(states.read(), at, 1)
-    })
-}
-
 /// Returns whether a check of `args` would be granted at `at`.
-#[inline(always)]
 pub(super) fn would_grant(args: &DecideArgs<'_>, states: SubjectStates<'_>, at: Timestamp) -> bool {
     // A cost of 0 is always granted, and charges nothing.
     args.cost == Cost::ZERO
@@ -110,25 +73,14 @@ pub(super) fn conclude(
             units => plan.denied_until(states.read(), at, units),
         };
     }
-    if judgement.uncharged == 0
-        && let Some(usages) = decision.outcomes_mut().grant(plan.steps().len())
-    {
-        let mut misfits = 0;
-        plan.commit(states, judgement, |index, outcome| misfits |= usages.set(index, outcome));
-        if misfits != 0 {
-            compute_outcomes(args.policy, states.read(), at, decision);
-        }
-    } else {
-        let outcomes = decision.outcomes_mut().renew(plan.steps().len());
-        plan.commit(states, judgement, |index, outcome| outcomes[index] = outcome);
-    }
+    let outcomes = decision.outcomes_mut().renew(plan.steps().len());
+    plan.commit(states, judgement, |index, outcome| outcomes[index] = outcome);
     decision.finish(charged, at, true);
     if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH }
 }
 
 /// Completes the decision on a request that charges nothing, because it is denied or only peeks.
 /// Returns the time until which the enforced limits deny it, or the epoch if they do not deny it.
-#[inline(always)]
 fn deny(
     args: &DecideArgs<'_>,
     states: SubjectStates<'_>,
@@ -148,19 +100,6 @@ fn deny(
     }
     decision.finish(0, at, is_allowed);
     wait.map_or(Timestamp::EPOCH, |wait| at.plus_micros(wait))
-}
-
-/// Computes the outcomes of a granted request again, because a number does not fit into their
-/// compact form.
-#[cold]
-fn compute_outcomes(
-    policy: &Policy,
-    states: SubjectStates<'_>,
-    at: Timestamp,
-    decision: &mut Decision,
-) {
-    let outcomes = policy.plan().steps().iter().map(|step| step.outcome(states, at, 0));
-    *decision.outcomes_mut() = outcomes.collect();
 }
 
 /// Changes the states of the policy's limits. Calls `change` with the index of each limit that is

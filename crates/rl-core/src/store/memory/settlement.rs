@@ -28,10 +28,6 @@ impl<C: Clock> MemoryStore<C> {
         let (release, refund) = (settlement.release(), settlement.refund());
         let mut shard = self.shard(subject);
         let now = self.clock.now();
-        let is_release = settlement.released > 0 && settlement.refunded == 0;
-        if is_release && shard.try_release(subject, &release, now) {
-            return;
-        }
         give_back(&mut shard, subject, [&release, &refund], now);
     }
 

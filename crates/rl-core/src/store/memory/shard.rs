@@ -12,14 +12,14 @@ use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
 use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
-use super::steady_windows::SteadyDecision;
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::policy::{LimitSet, Policy};
+use crate::model::Mode;
+use crate::policy::Policy;
 use crate::store::fingerprint::Fingerprint;
-use crate::store::{Refund, RefundOf, Renewal};
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// The number of entries inspected for each new subject: enough to find expired entries faster than
@@ -83,6 +83,20 @@ impl Claims<'_> {
     const NONE: Self = Self { subjects: &[], free: 0 };
 }
 
+/// The judgement about a request of one subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryJudgement {
+    /// Whether the subject has an entry.
+    pub(super) is_known: bool,
+    /// Whether all enforced limits grant the request.
+    pub(super) grants: bool,
+    /// The time of the decision: that of the request, or the last change of the entry if the clock
+    /// has stepped back.
+    pub(super) at: Timestamp,
+    /// Whether a charge would exceed the number of states that one subject may have.
+    pub(super) has_too_many_states: bool,
+}
+
 /// The entry that an inspection would evict.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -120,7 +134,7 @@ impl Shard {
     }
 
     /// Returns the number of new subjects that can get an entry without an eviction.
-    fn vacancies(&self) -> usize {
+    pub(super) fn vacancies(&self) -> usize {
         self.capacity.saturating_sub(self.entries.len())
     }
 
@@ -183,22 +197,9 @@ impl Shard {
         // Eviction judges an entry by the limits of its layout. So a charge under other limits must
         // first give the entry another layout.
         let is_its_layout = layout.is_same_handle(policy)
-            || layout.has_states_of_windows(windows)
+            || layout.has_states_of(windows)
                 && (layout.has_maxima_of(windows) || layouts.is_crowded());
         is_its_layout.then_some((packed, windows, self.context.time_base))
-    }
-
-    /// Decides for a known subject under more than six fixed windows if one comparison suffices.
-    /// This is nearly always the case.
-    ///
-    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
-    #[inline(always)]
-    pub(super) fn try_decide_steady(
-        &mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-    ) -> Option<SteadyDecision<'_>> {
-        self.entries.get_mut(subject)?.try_decide_steady(args)
     }
 
     /// Decides for all limits of the policy, and charges all of them or none.
@@ -308,7 +309,7 @@ impl Shard {
                 self.note_eviction(position, args.now);
                 self.entries.replace_at(position, subject, entry);
             }
-            None => return self.decide_in_shared_entry(args, decision),
+            None => return self.decide_with_room(Fingerprint::OVERFLOW, args, decision),
         }
         Ok(())
     }
@@ -386,24 +387,6 @@ impl Shard {
         }
     }
 
-    /// Releases permits at the time `now` under a policy of one concurrency limit, if that needs no
-    /// judgement of the record. Otherwise returns `false` and changes nothing.
-    #[inline(always)]
-    pub(super) fn try_release(
-        &mut self,
-        subject: Fingerprint,
-        release: &Refund<'_>,
-        now: Timestamp,
-    ) -> bool {
-        if release.of != RefundOf::Permits || release.uncharged != LimitSet::EMPTY {
-            return false;
-        }
-        match self.entries.get_mut(subject) {
-            Some(Entry::Unpacked(entry)) => entry.try_release(release, now),
-            _ => false,
-        }
-    }
-
     /// Finds room for `count` new subjects of a request at `now`. Returns for how many of them
     /// there is room, and the subjects to [evict](Self::evict) for them.
     ///
@@ -437,18 +420,69 @@ impl Shard {
         }
     }
 
-    /// Decides like [`decide`](Self::decide). A new subject gets an entry without an eviction,
-    /// because there is room for it.
+    /// Judges a check of `args`, and changes nothing.
+    pub(super) fn judge(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> EntryJudgement {
+        let known = self.entries.get(subject);
+        let checked = known.map(|entry| entry.check_states(args.policy, args.now));
+        let is_known = known.is_some();
+        let judged = known.and_then(|entry| entry.try_judge(&self.context, args));
+        let (grants, at) = judged.unwrap_or_else(|| {
+            let peeked = self.peek(subject, DecideArgs { mode: Mode::Peek, ..args });
+            (peeked.is_allowed(), peeked.at())
+        });
+        let has_too_many_states = matches!(checked, Some(Err(TooManyStates)));
+        EntryJudgement { is_known, grants, at, has_too_many_states }
+    }
+
+    /// Returns the decision on a peek. For fixed windows of a known subject, the status of each limit
+    /// is computed when it is read.
+    pub(super) fn peek(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> Decision {
+        let DecideArgs { policy, cost, .. } = args;
+        let find = |entries| Table::get_mut(entries, subject);
+        if let Some((packed, windows, time_base)) = self.packed_windows(policy, find)
+            && let Some(peeked) = packed.try_peek_fast(windows, time_base, args)
+        {
+            let FastDecision { at, is_allowed, states } = peeked;
+            return Decision::from_windows(policy, cost, at, is_allowed, states);
+        }
+        let mut decision = Decision::pending(policy, cost);
+        let peeked = self.decide(subject, args, &mut decision);
+        peeked.expect("only a charge needs further states");
+        decision
+    }
+
+    /// Decides and charges. A new subject gets an entry without an eviction, because there is room
+    /// for it.
     ///
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
-    pub(super) fn decide_with_room(
+    pub(super) fn charge(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Result<Decision, TooManyStates> {
+        let DecideArgs { policy, cost, .. } = args;
+        if let Some(FastDecision { at, is_allowed, states }) = self.try_decide_fast(subject, args) {
+            return Ok(Decision::from_windows(policy, cost, at, is_allowed, states));
+        }
+        let mut decision = Decision::pending(policy, cost);
+        self.decide_with_room(subject, args, &mut decision)?;
+        Ok(decision)
+    }
+
+    /// Decides like [`decide`](Self::decide), but without an eviction.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`decide`](Self::decide).
+    fn decide_with_room(
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
+        self.has_shared |= subject == Fingerprint::OVERFLOW;
         if let Some(entry) = self.entries.get_mut(subject) {
             return entry.decide(&mut self.context, args, decision);
         }
@@ -457,86 +491,5 @@ impl Shard {
             self.entries.add(subject, entry);
         }
         Ok(())
-    }
-
-    /// Decides for a new subject in the entry that new subjects share.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`decide`](Self::decide).
-    pub(super) fn decide_in_shared_entry(
-        &mut self,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        self.has_shared = true;
-        self.decide_with_room(Fingerprint::OVERFLOW, args, decision)
-    }
-
-    /// Returns a copy of the entry that new subjects share.
-    pub(super) fn copy_shared_entry(&self) -> Option<Entry> {
-        self.entries.get(Fingerprint::OVERFLOW).cloned()
-    }
-
-    /// Replaces the entry that new subjects share by an earlier copy.
-    pub(super) fn restore_shared_entry(&mut self, copy: Option<Entry>) {
-        match (self.entries.get_mut(Fingerprint::OVERFLOW), copy) {
-            (Some(shared), Some(copy)) => *shared = copy,
-            _ => self.entries.remove(Fingerprint::OVERFLOW),
-        }
-    }
-
-    /// Returns whether all limits of the policy are open windows of a known subject that grant the cost
-    /// now. A check is then decided by [`try_decide_fast`](Self::try_decide_fast).
-    #[inline(always)]
-    pub(super) fn grants_open(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> bool {
-        let find = |entries| Table::get_mut(entries, subject);
-        let windows = self.packed_windows(args.policy, find);
-        windows.is_some_and(|(packed, windows, base)| packed.grants_open(windows, base, args))
-    }
-
-    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
-    /// `None` if the subject has no entry with the states of the policy.
-    pub(super) fn try_judge(
-        &self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-    ) -> Option<(bool, Timestamp)> {
-        self.entries.get(subject)?.try_judge(&self.context, args)
-    }
-
-    /// Returns the decision on a peek, if the subject is known and all limits are fixed windows;
-    /// otherwise `None`. The status of each limit is computed when it is read.
-    pub(super) fn try_peek_windows(
-        &mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-    ) -> Option<Decision> {
-        let DecideArgs { policy, cost, .. } = args;
-        let find = |entries| Table::get_mut(entries, subject);
-        let (packed, windows, time_base) = self.packed_windows(policy, find)?;
-        let FastDecision { at, is_allowed, states, .. } =
-            packed.try_peek_fast(windows, time_base, args)?;
-        Some(Decision::from_windows(policy, cost, at, is_allowed, states).with_units(cost, 0))
-    }
-
-    /// Returns whether the shard may lack room for `count` new subjects, one of which is `subject`.
-    /// Returns false if `subject` has an entry already.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a charge under `policy` at `at` would exceed the number of states that one subject
-    /// may have.
-    pub(super) fn may_lack_room(
-        &self,
-        subject: Fingerprint,
-        policy: &Policy,
-        at: Timestamp,
-        count: usize,
-    ) -> Result<bool, TooManyStates> {
-        match self.entries.get(subject) {
-            Some(entry) => entry.check_states(policy, at).map(|()| false),
-            None => Ok(self.vacancies() < count),
-        }
     }
 }

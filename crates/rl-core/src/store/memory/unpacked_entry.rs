@@ -8,9 +8,8 @@
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
-use super::steady_windows::{SteadyDecision, SteadyWindows};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::{ClockLag, Decision};
+use crate::decision::Decision;
 use crate::model::{MAX_FOREIGN_STATES, StateId};
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
@@ -27,8 +26,6 @@ pub(super) struct UnpackedEntry {
     last_change: Timestamp,
     /// The time at which the recorded denial ends.
     denied_until: Timestamp,
-    /// The windows, if all limits are fixed windows and there are too many for a packed entry.
-    windows: Option<Box<SteadyWindows>>,
 }
 
 /// The µs for which an entry with an empty log is kept, so that the next permit needs no new entry.
@@ -65,7 +62,6 @@ impl UnpackedEntry {
             extra: None,
             last_change: Timestamp::EPOCH,
             denied_until: Timestamp::EPOCH,
-            windows: None,
         };
         entry.lay_out(policy, Vec::new());
         entry
@@ -79,7 +75,7 @@ impl UnpackedEntry {
         denied_until: Timestamp,
     ) -> Self {
         let (policy, cells) = (policy.clone(), cells.into());
-        Self { policy, cells, extra: None, last_change, denied_until, windows: None }
+        Self { policy, cells, extra: None, last_change, denied_until }
     }
 
     /// Returns the cells if the entry has no other states.
@@ -158,18 +154,6 @@ impl UnpackedEntry {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         let at = self.decision_time(args.now);
-        if self.policy.is_same_handle(args.policy)
-            && self.foreign().is_empty()
-            && let states = &mut self.states_mut()
-            && let Some(until) = run::try_decide_sole_limit(&args, states, at, decision)
-        {
-            if decision.charged() > 0 {
-                self.last_change = at;
-                self.close_windows();
-            }
-            self.denied_until = self.denied_until.max(until);
-            return Ok(());
-        }
         let judgement = args.policy.plan().judge(self.states(), at, args.mode, args.cost);
         if judgement.charged > 0 {
             if !self.foreign().is_empty() {
@@ -179,48 +163,10 @@ impl UnpackedEntry {
                 self.policy = args.policy.clone();
             }
             self.last_change = at;
-            self.close_windows();
         }
         let denied_until = run::conclude(&args, &mut self.states_mut(), &judgement, decision);
         self.denied_until = self.denied_until.max(denied_until);
-        if judgement.charged > 0
-            && args.policy.plan().has_many_windows()
-            && let Some(usages) = decision.outcomes_mut().usages(args.policy.limits().len())
-        {
-            let steady = SteadyWindows::new(args.policy, usages, self.states(), at);
-            match &mut self.windows {
-                Some(windows) => **windows = steady,
-                None => self.windows = Some(Box::new(steady)),
-            }
-        }
         Ok(())
-    }
-
-    /// Decides under more than six fixed windows with one comparison, if all of them are open.
-    ///
-    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
-    #[inline(always)]
-    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<SteadyDecision<'_>> {
-        let at = self.decision_time(args.now);
-        if at.micros_since(args.now) > ClockLag::TOLERANCE_MICROS {
-            return None;
-        }
-        let windows = self.windows.as_mut()?;
-        if !self.policy.is_same_handle(args.policy) || self.extra.is_some() {
-            return None;
-        }
-        let decision = windows.try_decide(&mut self.cells, args, at)?;
-        if decision.is_allowed {
-            self.last_change = at;
-        }
-        Some(decision)
-    }
-
-    /// Records that some of the windows may no longer be open.
-    fn close_windows(&mut self) {
-        if let Some(windows) = &mut self.windows {
-            windows.close();
-        }
     }
 
     /// Checks that a charge would not leave more states of other policies than an entry may hold.
@@ -247,7 +193,6 @@ impl UnpackedEntry {
     ) {
         let at = self.decision_time(now);
         self.last_change = at;
-        self.close_windows();
         if !self.has_states_of(policy) {
             self.adopt(policy);
         }
@@ -396,7 +341,6 @@ impl UnpackedEntry {
             }
         }
         self.cells = cells.into();
-        self.windows = None;
         let has_extra = !logs.is_empty() || !states.is_empty();
         self.extra = has_extra.then(|| Box::new(ExtraStates { logs, foreign: states }));
     }
@@ -406,25 +350,6 @@ impl UnpackedEntry {
     pub(super) fn try_judge(&self, args: DecideArgs<'_>) -> Option<(bool, Timestamp)> {
         let at = self.decision_time(args.now);
         self.has_states_of(args.policy).then(|| (run::would_grant(&args, self.states(), at), at))
-    }
-
-    /// Releases permits at the time `now` under a policy of one concurrency limit, if the entry has
-    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes
-    /// nothing.
-    pub(super) fn try_release(&mut self, release: &Refund<'_>, now: Timestamp) -> bool {
-        let Refund { policy, charged, units, .. } = *release;
-        let Some(extra) = &mut self.extra else { return false };
-        let is_released = self.policy.is_same_handle(policy)
-            && extra.foreign.is_empty()
-            && charged <= self.last_change
-            && policy.plan().sole_step().is_some_and(|step| {
-                extra.logs.first_mut().is_some_and(|log| step.try_release(log, charged, units))
-            });
-        if is_released {
-            self.last_change = self.decision_time(now);
-            self.denied_until = Timestamp::EPOCH;
-        }
-        is_released
     }
 
     /// Returns whether the entry contains permits that `refund` would release.

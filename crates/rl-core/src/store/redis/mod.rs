@@ -402,7 +402,7 @@ impl Store for RedisStore {
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let join = grouped.join();
-        self.decide_parts(request).map(move |decided| Ok(join.decision(decided?)))
+        self.decide_parts(request).map(move |decided| Ok(join.decision(decided?.into_iter().collect())))
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
@@ -411,7 +411,7 @@ impl Store for RedisStore {
         }
         let (grouped, request) = self.grouped(request).ok()?;
         let decided = self.inner.layers.decide_locally(&request)?;
-        Some(grouped.join().decision(decided))
+        Some(grouped.decision(decided.into_iter().collect()))
     }
 
     fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {

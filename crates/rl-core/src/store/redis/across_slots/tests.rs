@@ -216,7 +216,7 @@ impl Fixture {
         let request = Request { parts, mode, reservations: Reservations::Ignore };
         let join = grouped.join();
         let decided = self.across.decide(Arc::new(request), slots);
-        decided.map(move |decided| Ok(join.decision(decided?)))
+        decided.map(move |decided| Ok(join.decision(decided?.into_iter().collect())))
     }
 
     fn calls(&self) -> Vec<(usize, Mode)> {
