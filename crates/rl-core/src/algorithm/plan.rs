@@ -85,8 +85,12 @@ impl Plan {
         mode: Mode,
         cost: Cost,
     ) -> Judgement {
-        let (mut units, mut requests) = (u64::MAX, u64::MAX);
-        for step in self.steps.iter().filter(|step| !step.limit().is_shadow()) {
+        let (mut units, mut requests, mut has_shadow) = (u64::MAX, u64::MAX, false);
+        for step in &self.steps {
+            if step.limit().is_shadow() {
+                has_shadow = true;
+                continue;
+            }
             let least = if step.limit().counts_requests() { &mut requests } else { &mut units };
             *least = step.available(states, at).min(*least);
         }
@@ -94,15 +98,14 @@ impl Plan {
         let granted = if requests == 0 { 0 } else { units };
         let charged = mode.charged(cost, granted);
         let is_last_request = requests == u64::from(charged > 0);
-        let mut judgement =
-            Judgement { at, charged, is_full: charged >= granted || is_last_request, uncharged: 0 };
-        if charged > 0 && mode != Mode::Charge {
-            judgement.uncharged = self.denying_in_shadow(states, at, charged);
-        }
-        judgement
+        let is_judged_in_shadow = has_shadow && charged > 0 && mode != Mode::Charge;
+        let uncharged =
+            if is_judged_in_shadow { self.denying_in_shadow(states, at, charged) } else { 0 };
+        Judgement { at, charged, is_full: charged >= granted || is_last_request, uncharged }
     }
 
     /// Returns the limits in shadow that cannot grant `units`.
+    #[cold]
     fn denying_in_shadow(&self, states: SubjectStates<'_>, now: Timestamp, units: u64) -> u16 {
         let denies = |step: &PlanStep| {
             step.limit().is_shadow() && step.available(states, now) < step.limit().units(units)
@@ -111,23 +114,20 @@ impl Plan {
         steps.filter(|(_, step)| denies(step)).fold(0, |set, (index, _)| set | 1 << index)
     }
 
-    /// Makes the charge that [`judge`](Self::judge) has computed. Calls `outcome` with the index
-    /// and the status of each limit.
-    #[inline(always)]
+    /// Makes the charge that [`judge`](Self::judge) has computed. Sets the outcome of each limit.
     pub(crate) fn commit(
         &self,
         states: &mut SubjectStatesMut<'_>,
         judgement: &Judgement,
-        mut outcome: impl FnMut(usize, Outcome),
+        outcomes: &mut [Outcome],
     ) {
         let Judgement { at, charged, uncharged, .. } = *judgement;
-        for (index, step) in self.steps.iter().enumerate() {
-            let after = if uncharged >> index & 1 == 0 {
+        for (index, (step, outcome)) in self.steps.iter().zip(outcomes).enumerate() {
+            *outcome = if uncharged >> index & 1 == 0 {
                 step.charge(states, at, charged)
             } else {
                 step.outcome(states.read(), at, charged)
             };
-            outcome(index, after);
         }
     }
 

@@ -295,6 +295,11 @@ impl Decision {
         self
     }
 
+    /// Sets the requested units.
+    pub(crate) const fn set_cost(&mut self, cost: Cost) {
+        self.cost = cost;
+    }
+
     /// Sets the requested units, and the units that were charged.
     pub(crate) const fn set_units(&mut self, cost: Cost, charged: u64) {
         (self.cost, self.charged) = (cost, charged);

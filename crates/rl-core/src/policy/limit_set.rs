@@ -26,6 +26,7 @@ impl LimitSet {
     }
 
     /// Creates a set with one bit for each position.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }

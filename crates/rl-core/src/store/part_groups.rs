@@ -48,30 +48,53 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
-    /// many, or if parts with the same key differ in more than their cost.
+    /// Returns the errors of [`add`](Self::add).
+    #[cfg(feature = "redis")]
     pub(crate) fn new(
         request: &DecideRequest<'a>,
         key: impl Fn(&'a Namespace, &'a Subject) -> K,
     ) -> Result<Self, StoreError> {
+        let mut grouped = Self::empty();
+        grouped.add(request, key)?;
+        Ok(grouped)
+    }
+
+    /// Creates a value without groups.
+    #[inline]
+    pub(crate) fn empty() -> Self {
+        let join = PartJoin { parts: ArrayVec::new(), flags: PartFlags::default() };
+        Self { groups: ArrayVec::new(), join }
+    }
+
+    /// Adds the parts of `request` to an empty value, and groups them by `key`. A value that is
+    /// filled in place need not be moved.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
+    /// many, or if parts with the same key differ in more than their cost.
+    pub(crate) fn add(
+        &mut self,
+        request: &DecideRequest<'a>,
+        key: impl Fn(&'a Namespace, &'a Subject) -> K,
+    ) -> Result<(), StoreError> {
         check_count(request.parts)?;
-        let join = PartJoin { parts: ArrayVec::new(), flags: Part::flags(request.parts) };
-        let mut grouped = Self { groups: ArrayVec::new(), join };
+        self.join.flags = Part::flags(request.parts);
         for (index, part) in request.parts.iter().enumerate() {
             let (Part { subject, policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
             let namespace = request.namespace_of(part);
             let key = key(namespace, subject);
-            let known = grouped.groups.iter().position(|group| group.key == key);
-            grouped.join.parts.push((cost, known.unwrap_or(grouped.groups.len()) as u8));
+            let known = self.groups.iter().position(|group| group.key == key);
+            self.join.parts.push((cost, known.unwrap_or(self.groups.len()) as u8));
             match known {
-                Some(known) => grouped.groups[known].join(index, part)?,
+                Some(known) => self.groups[known].join(index, part)?,
                 None => {
                     let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
-                    grouped.groups.push(group);
+                    self.groups.push(group);
                 }
             }
         }
-        Ok(grouped)
+        Ok(())
     }
 
     /// Returns the groups, in the order of their first parts.

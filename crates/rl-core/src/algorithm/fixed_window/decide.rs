@@ -9,7 +9,7 @@
 
 use super::Alignment;
 use super::compiled::CompiledWindows;
-use super::lanes::{LANES, PackedStates, PackedTime};
+use super::lanes::{LANES, LaneSum, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -83,6 +83,7 @@ pub(crate) fn try_decide_fast(
 /// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or
 /// if the cost, a sum or the time is too large for the packed form. The plan then has to judge the
 /// request.
+#[inline(always)]
 pub(crate) fn try_judge(
     windows: &CompiledWindows,
     states: &PackedStates,
@@ -93,15 +94,24 @@ pub(crate) fn try_judge(
     if !sum.fits() || !fits(now.relative) {
         return None;
     }
-    if sum.is_within_limits() {
-        return Some(true);
-    }
+    Some(sum.is_within_limits() || grants(windows, states, sum, now, cost))
+}
+
+/// Returns whether the windows grant `cost`. `sum` is the result of adding it.
+#[inline(never)]
+fn grants(
+    windows: &CompiledWindows,
+    states: &PackedStates,
+    sum: LaneSum,
+    now: PackedTime,
+    cost: Cost,
+) -> bool {
     // `exceeding` also contains windows that the cost just fills, and windows that have ended. The
     // units of the latter no longer count.
-    Some(sum.exceeding().all(|lane| {
+    sum.exceeding().all(|lane| {
         let (_, used) = windows.window(states, lane, now);
         cost.units() <= windows.max[lane].saturating_sub(used)
-    }))
+    })
 }
 
 /// Returns the number to add to each lane, or `None` if it is 0 or does not fit into 31 bits.
@@ -301,7 +311,7 @@ mod tests {
                 let units = if judgement.is_full { 1 } else { cost.units() };
                 let until_before = denied_until(&states, units);
                 if judgement.charged > 0 {
-                    plan.commit(&mut states, &judgement, |_, _| {});
+                    plan.commit(&mut states, &judgement, &mut [Outcome::granted(0, 0); LANES]);
                 }
                 let after = pack(states.cells);
 

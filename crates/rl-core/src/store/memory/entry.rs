@@ -100,6 +100,7 @@ impl Entry {
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
     /// `None` if the limits of the policy do not use the states of the entry.
+    #[inline(always)]
     pub(super) fn try_judge(
         &self,
         context: &ShardContext,

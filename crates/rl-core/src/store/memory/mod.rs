@@ -6,7 +6,7 @@
 //!   64 × Shard       under one lock each; eviction                             (shard.rs)
 //!     Table          Fingerprint -> Entry, 88 bytes for a record, and an index (table.rs)
 //!       Entry        PackedEntry, or UnpackedEntry if that does not fit        (entry.rs)
-//!     LayoutRegistry the states that the lanes of a packed entry hold           (layout.rs)
+//!     LayoutRegistry the windows that the lanes of a packed entry hold          (layout.rs)
 //! ```
 //!
 //! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
@@ -63,11 +63,10 @@ const SHARDS: usize = 64;
 ///   inspected subjects are like this, new subjects of all rules share one counter until there is
 ///   room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
-///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
-///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
-///   log and a concurrency limit add 16 to 32 bytes for each entry. If there are many entries, and
-///   none has more than 255 units, they add 10 to 19 bytes. A sliding window adds 8 for each
-///   bucket.
+///   windows. Other policies take some 16 bytes more, and 16 for each fixed window, 32 for each
+///   window counter, GCRA limit or token bucket, and 8 for each bucket of a sliding window. A sliding
+///   log and a concurrency limit take some 170 bytes more, and 16 to 32 for each entry. If there are
+///   many entries, and none has more than 255 units, each takes 10 to 19 bytes.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///

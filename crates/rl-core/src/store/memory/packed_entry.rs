@@ -350,6 +350,7 @@ impl PackedEntry {
     }
 
     /// Decides for a peek. Returns `None` if [`decide`](Self::decide) has to.
+    #[inline(always)]
     pub(super) fn try_peek_fast(
         &self,
         windows: &CompiledWindows,
@@ -363,11 +364,17 @@ impl PackedEntry {
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. The
     /// limits of the policy use the states of this entry.
+    #[inline(always)]
     pub(super) fn judge(&self, base: TimeBase, args: DecideArgs<'_>) -> (bool, Timestamp) {
         let windows = args.policy.compiled_windows();
-        if let Some(peeked) = windows.and_then(|windows| self.try_peek_fast(windows, base, args)) {
-            return (peeked.is_allowed, Timestamp::from_micros(peeked.at.absolute));
+        match windows.and_then(|windows| self.try_peek_fast(windows, base, args)) {
+            Some(peeked) => (peeked.is_allowed, Timestamp::from_micros(peeked.at.absolute)),
+            None => self.judge_by_plan(base, args),
         }
+    }
+
+    #[inline(never)]
+    fn judge_by_plan(&self, base: TimeBase, args: DecideArgs<'_>) -> (bool, Timestamp) {
         let plan = args.policy.plan();
         let cells = self.cells(plan.cells(), base);
         let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };

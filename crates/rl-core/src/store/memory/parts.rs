@@ -35,29 +35,31 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::new`]), or if a
+    /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
     #[inline(never)]
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
         let key = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
-        let parts = PartGroups::new(request, key)?;
+        let mut parts = PartGroups::empty();
+        parts.add(request, key)?;
+        let decisions = self.decide_groups(parts.groups(), request.mode)?;
+        Ok(parts.decision(decisions))
+    }
+
+    /// Decides for all groups of a request while their shards are locked.
+    fn decide_groups(&self, groups: &[Group<'_>], mode: Mode) -> Result<DecisionList, StoreError> {
         let mut order = LockOrder::default();
-        parts.groups().iter().for_each(|group| order.add(group.key));
+        groups.iter().for_each(|group| order.add(group.key));
         let mut shards = LockedShards::none();
         shards.lock(self, order);
         // The clock is read under the locks, so that decisions are made in the order of their
         // times.
         let now = self.clock.now();
-        let mut groups = LockedGroups {
-            groups: parts.groups(),
-            shards: &mut shards,
-            is_shared: [false; Part::MAX],
-            evicted: SmallVec::new(),
-        };
-        let mut decisions = groups.decide(request.mode, now).map_err(|_| too_many_states())?;
-        drop(shards);
+        let (is_shared, evicted) = ([false; Part::MAX], SmallVec::new());
+        let mut locked = LockedGroups { groups, shards: &mut shards, is_shared, evicted };
+        let mut decisions = locked.decide(mode, now).map_err(|_| too_many_states())?;
         decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
-        Ok(parts.decision(decisions))
+        Ok(decisions)
     }
 }
 
@@ -106,7 +108,11 @@ impl LockedGroups<'_, '_> {
         for subject in std::mem::take(&mut self.evicted) {
             self.shards.of(subject).evict(subject, at);
         }
-        units.iter().enumerate().map(|(index, units)| self.charge(index, mode, *units, at)).collect()
+        let mut decisions = DecisionList::new();
+        for (index, units) in units.iter().enumerate() {
+            decisions.push(self.charge(index, mode, *units, at)?);
+        }
+        Ok(decisions)
     }
 
     /// Judges all groups at one time, `now` or later.
@@ -146,10 +152,12 @@ impl LockedGroups<'_, '_> {
         match mode {
             Mode::Peek => None,
             Mode::Charge => Some(groups.map(|(group, _)| Some(group.cost.units())).collect()),
-            Mode::Check if groups.clone().any(|(group, grants)| !grants && !group.is_shadow) => None,
-            Mode::Check => {
-                Some(groups.map(|(group, grants)| grants.then_some(group.cost.units())).collect())
-            }
+            Mode::Check => groups
+                .map(|(group, grants)| match grants {
+                    true => Some(Some(group.cost.units())),
+                    false => group.is_shadow.then_some(None),
+                })
+                .collect(),
             Mode::CheckUpTo => {
                 let available: ByGroup<u64> = (0..self.groups.len())
                     .map(|index| {
@@ -201,11 +209,14 @@ impl LockedGroups<'_, '_> {
         let Group { key, policy, cost, .. } = self.groups[index];
         let (needed, holder) = (self.needed(index, mode), self.holder(index));
         let args = DecideArgs { policy, mode: Mode::Peek, cost: needed, now: at };
-        self.shards.of(key).peek(holder, args).with_units(cost, 0)
+        let mut decision = self.shards.of(key).peek(holder, args);
+        decision.set_units(cost, 0);
+        decision
     }
 
     /// Charges `units` to the group at `index`. If `units` is `None`, returns its status without a
     /// charge.
+    #[inline(always)]
     fn charge(
         &mut self,
         index: usize,
@@ -221,9 +232,9 @@ impl LockedGroups<'_, '_> {
         let mode = if is_certain { Mode::Charge } else { Mode::Check };
         let args = DecideArgs { policy, mode, cost: Cost::new(units), now: at };
         let holder = self.holder(index);
-        let decision = self.shards.of(key).charge(holder, args)?;
-        let charged = decision.charged();
-        Ok(decision.with_units(cost, charged))
+        let mut decision = self.shards.of(key).charge(holder, args)?;
+        decision.set_cost(cost);
+        Ok(decision)
     }
 
     /// Decides where the new subjects of a request that is charged at `at` are counted.

@@ -58,7 +58,6 @@ pub(super) fn would_grant(args: &DecideArgs<'_>, states: SubjectStates<'_>, at: 
 
 /// Makes the charge of `judgement`, or reports why nothing is charged. Completes the decision.
 /// Returns the time until which further requests will be denied, or the epoch if they will not.
-#[inline(always)]
 pub(super) fn conclude(
     args: &DecideArgs<'_>,
     states: &mut SubjectStatesMut<'_>,
@@ -73,8 +72,7 @@ pub(super) fn conclude(
             units => plan.denied_until(states.read(), at, units),
         };
     }
-    let outcomes = decision.outcomes_mut().renew(plan.steps().len());
-    plan.commit(states, judgement, |index, outcome| outcomes[index] = outcome);
+    plan.commit(states, judgement, decision.outcomes_mut().renew(plan.steps().len()));
     decision.finish(charged, at, true);
     if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH }
 }

@@ -457,6 +457,7 @@ impl Shard {
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
+    #[inline(always)]
     pub(super) fn charge(
         &mut self,
         subject: Fingerprint,

@@ -402,7 +402,8 @@ impl Store for RedisStore {
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let join = grouped.join();
-        self.decide_parts(request).map(move |decided| Ok(join.decision(decided?.into_iter().collect())))
+        self.decide_parts(request)
+            .map(move |decided| Ok(join.decision(decided?.into_iter().collect())))
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
