@@ -240,16 +240,18 @@ pub(crate) fn first_to_end(
     now: PackedTime,
 ) -> u8 {
     let mut first = NO_LANE;
-    let mut earliest = (1 << 48, true);
+    let mut earliest = 1 << 49;
     for lane in 0..windows.count.min(LANES) {
-        let (end, _) = windows.window(states, lane, now);
-        if end == 0 {
+        let since = states.time(lane);
+        let end = if since == 0 { 0 } else { windows.end(lane, since, now) };
+        if end <= now.relative {
             return NO_LANE;
         }
-        let end = (end, windows.alignment[lane] != Alignment::FirstCharge);
-        if end < earliest {
+        // Twice the end, and one more if the window is aligned, so that one comparison orders both.
+        let rank = end << 1 | u64::from(windows.min_duration[lane] == 0);
+        if rank < earliest {
             first = lane as u8;
-            earliest = end;
+            earliest = rank;
         }
     }
     first
