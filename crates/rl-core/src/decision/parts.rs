@@ -126,12 +126,14 @@ impl DecisionList {
         Self(Recycled::new())
     }
 
-    /// Adds the decision on the next part.
+    /// Adds the decision on the next part, and returns it in its place.
     #[inline(always)]
-    pub(crate) fn push(&mut self, decision: Decision) {
+    pub(crate) fn push(&mut self, decision: Decision) -> &mut Decision {
         let parts = &mut self.0.get_or_new().parts;
         parts.has_shadow |= decision.statuses.policy().is_some_and(Policy::has_shadow);
-        *parts.add(Decision::unset) = decision;
+        let added = parts.add(Decision::unset);
+        *added = decision;
+        added
     }
 
     /// Returns the decisions.
@@ -149,7 +151,9 @@ impl DecisionList {
 impl FromIterator<Decision> for DecisionList {
     fn from_iter<I: IntoIterator<Item = Decision>>(decisions: I) -> Self {
         let mut list = Self::new();
-        decisions.into_iter().for_each(|decision| list.push(decision));
+        for decision in decisions {
+            list.push(decision);
+        }
         list
     }
 }

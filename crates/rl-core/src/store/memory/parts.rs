@@ -110,7 +110,7 @@ impl LockedGroups<'_, '_> {
         }
         let mut decisions = DecisionList::new();
         for (index, units) in units.iter().enumerate() {
-            decisions.push(self.charge(index, mode, *units, at)?);
+            self.charge(index, mode, *units, at, &mut decisions)?;
         }
         Ok(decisions)
     }
@@ -214,8 +214,8 @@ impl LockedGroups<'_, '_> {
         decision
     }
 
-    /// Charges `units` to the group at `index`. If `units` is `None`, returns its status without a
-    /// charge.
+    /// Charges `units` to the group at `index`, and adds the decision to `decisions`. If `units` is
+    /// `None`, charges nothing.
     #[inline(always)]
     fn charge(
         &mut self,
@@ -223,18 +223,21 @@ impl LockedGroups<'_, '_> {
         mode: Mode,
         units: Option<u64>,
         at: Timestamp,
-    ) -> Result<Decision, TooManyStates> {
+        decisions: &mut DecisionList,
+    ) -> Result<(), TooManyStates> {
         let Group { key, policy, cost, .. } = self.groups[index];
-        let Some(units) = units else { return Ok(self.peek(index, Mode::Check, at)) };
+        let Some(units) = units else {
+            decisions.push(self.peek(index, Mode::Check, at));
+            return Ok(());
+        };
         // The groups that share an entry may have several policies with a common state. They were
         // judged apart, and must be charged all the same.
         let is_certain = mode == Mode::Charge || self.is_shared[index];
         let mode = if is_certain { Mode::Charge } else { Mode::Check };
         let args = DecideArgs { policy, mode, cost: Cost::new(units), now: at };
         let holder = self.holder(index);
-        let mut decision = self.shards.of(key).charge(holder, args)?;
-        decision.set_cost(cost);
-        Ok(decision)
+        self.shards.of(key).charge(holder, args, decisions)?.set_cost(cost);
+        Ok(())
     }
 
     /// Decides where the new subjects of a request that is charged at `at` are counted.

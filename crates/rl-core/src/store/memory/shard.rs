@@ -15,7 +15,7 @@ use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
-use crate::decision::Decision;
+use crate::decision::{Decision, DecisionList};
 use crate::model::Mode;
 use crate::policy::Policy;
 use crate::store::fingerprint::Fingerprint;
@@ -451,24 +451,27 @@ impl Shard {
         decision
     }
 
-    /// Decides and charges. A new subject gets an entry without an eviction, because there is room
-    /// for it.
+    /// Decides and charges, and adds the decision to `decisions`: a decision that is moved afterwards
+    /// costs a quarter of a request of three parts. A new subject gets an entry without an eviction,
+    /// because there is room for it.
     ///
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
     #[inline(always)]
-    pub(super) fn charge(
+    pub(super) fn charge<'d>(
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
-    ) -> Result<Decision, TooManyStates> {
+        decisions: &'d mut DecisionList,
+    ) -> Result<&'d mut Decision, TooManyStates> {
         let DecideArgs { policy, cost, .. } = args;
         if let Some(FastDecision { at, is_allowed, states }) = self.try_decide_fast(subject, args) {
-            return Ok(Decision::from_windows(policy, cost, at, is_allowed, states));
+            let decision = Decision::from_windows(policy, cost, at, is_allowed, states);
+            return Ok(decisions.push(decision));
         }
-        let mut decision = Decision::pending(policy, cost);
-        self.decide_with_room(subject, args, &mut decision)?;
+        let decision = decisions.push(Decision::pending(policy, cost));
+        self.decide_with_room(subject, args, decision)?;
         Ok(decision)
     }
 
