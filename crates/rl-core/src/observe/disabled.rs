@@ -16,9 +16,9 @@ pub(crate) const fn may_decisions_be_logged() -> bool {
 
 /// The log, which writes nothing.
 #[derive(Debug)]
-pub(crate) struct Log;
+pub(crate) struct LogObserver;
 
-impl Observer for Log {}
+impl Observer for LogObserver {}
 
 pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
 

@@ -20,9 +20,9 @@ pub(crate) fn may_decisions_be_logged() -> bool {
 
 /// The observer that writes the log lines of decisions and of conditions.
 #[derive(Debug)]
-pub(crate) struct Log;
+pub(crate) struct LogObserver;
 
-impl Observer for Log {
+impl Observer for LogObserver {
     fn decided(&self, event: &DecisionEvent<'_>) {
         // The fields are computed only if a subscriber records the event.
         if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
