@@ -7,6 +7,7 @@ use super::{EventLocation, Observer, RequestIds};
 use crate::decision::Decision;
 use crate::model::{Limit, StoreError};
 
+pub(crate) use NoLog as LogObserver;
 pub(crate) use NoSpan as RequestSpan;
 pub(crate) use NoSpan as StoreSpan;
 
@@ -16,9 +17,9 @@ pub(crate) const fn may_decisions_be_logged() -> bool {
 
 /// The log, which writes nothing.
 #[derive(Debug)]
-pub(crate) struct LogObserver;
+pub(crate) struct NoLog;
 
-impl Observer for LogObserver {}
+impl Observer for NoLog {}
 
 pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
 
