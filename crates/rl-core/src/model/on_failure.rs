@@ -9,7 +9,7 @@ pub enum OnFailure {
     Allow,
     /// The request is rejected; adapters respond with 503 and `Retry-After`.
     Reject,
-    /// Another store decides under this instance's [`Share`] of the limits:
+    /// Another store decides under this instance's [`Share`](crate::Share) of the limits:
     /// [`fallback`](crate::RateLimiterBuilder::fallback). If it fails too,
     /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) decides.
     Fallback,
