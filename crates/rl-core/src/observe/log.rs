@@ -241,7 +241,7 @@ impl Observer for LogObserver {
                     "rules refused",
                 );
             }
-            // Metrics count these events. Other events tell operators of the same conditions.
+            // These events are for metrics. Other events report the same conditions to operators.
             EventKind::NearLimit { .. }
             | EventKind::StoreCallFailed { .. }
             | EventKind::BreakerOpened { .. }
@@ -255,7 +255,7 @@ impl Observer for LogObserver {
     }
 }
 
-/// Returns what happens to requests of a subject whose stored value is damaged.
+/// Returns the consequence for the requests of a subject with a damaged value.
 const fn consequence_of_damage(on_failure: OnFailure) -> &'static str {
     match on_failure {
         OnFailure::Allow => "requests of this subject are allowed without limits",

@@ -114,6 +114,7 @@ mod path_forms;
 mod path_templates;
 mod pseudonyms;
 mod request_match;
+mod request_paths;
 mod rule;
 mod rule_list;
 mod rule_set;

@@ -2,9 +2,9 @@
 
 use super::layout::{LayoutId, LayoutRegistry};
 use super::packed_entry::{PackedEntry, TimeBase};
-use super::run::{DecideArgs, TooManyStates, earliest_after_reset};
+use super::run::{DecideArgs, TooManyStates, check_foreign_states, earliest_after_reset};
 use super::unpacked_entry::UnpackedEntry;
-use crate::algorithm::fixed_window::PackedTime;
+use crate::algorithm::fixed_window::{LANES, PackedTime};
 use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
 use crate::policy::Policy;
@@ -148,16 +148,22 @@ impl Entry {
     }
 
     /// Checks that a charge under `policy` at `at` would not exceed the number of states that one
-    /// subject may have.
+    /// subject may have, if `further` states of other policies are added before it.
     ///
     /// # Errors
     ///
     /// Returns the error that [`decide`](Self::decide) would return.
-    pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
+    pub(super) fn check_states(
+        &self,
+        policy: &Policy,
+        further: usize,
+        at: Timestamp,
+    ) -> Result<(), TooManyStates> {
         match self {
-            // A packed entry has at most twelve cells, so it never has too many states.
-            Self::Packed(_) => Ok(()),
-            Self::Unpacked(entry) => entry.check_states(policy, at),
+            // A packed entry has one state in each lane, so it alone never has too many.
+            Self::Packed(_) if further == 0 => Ok(()),
+            Self::Packed(_) => check_foreign_states(LANES + further),
+            Self::Unpacked(entry) => entry.check_states(policy, further, at),
         }
     }
 

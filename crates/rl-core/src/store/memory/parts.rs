@@ -20,6 +20,7 @@ use super::run::{DecideArgs, TooManyStates};
 use super::{MemoryStore, SHARDS, too_many_states};
 use crate::decision::{Decision, DecisionList};
 use crate::model::{Cost, Mode, StoreError};
+use crate::policy::Policy;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, common_units};
 use crate::store::{DecideRequest, Part};
@@ -129,10 +130,10 @@ impl LockedGroups<'_, '_> {
             for index in 0..self.groups.len() {
                 let Group { key, policy, cost, .. } = self.groups[index];
                 let needed = self.needed(index, mode);
-                let holder = self.holder(index);
+                let (holder, further) = (self.holder(index), self.further_states(index));
                 let args = DecideArgs { policy, mode: Mode::Check, cost: needed, now: at };
                 let shard = self.shards.of(key);
-                let judged = shard.judge(holder, args);
+                let judged = shard.judge(holder, args, further);
                 let is_newcomer = !judged.is_known && cost > Cost::ZERO;
                 judgement.may_lack_room |= is_newcomer && shard.vacancies() < self.groups.len();
                 judgement.has_too_many_states |= judged.has_too_many_states;
@@ -177,7 +178,7 @@ impl LockedGroups<'_, '_> {
     }
 
     /// Returns the units that must be available for the group at `index`: its own, and those of the
-    /// groups that share its entry.
+    /// groups that charge the same state.
     fn needed(&self, index: usize, mode: Mode) -> Cost {
         if !self.is_shared[index] {
             return Cost::new(mode.required(self.groups[index].cost));
@@ -186,17 +187,33 @@ impl LockedGroups<'_, '_> {
         Cost::new(needed.fold(0, u64::saturating_add))
     }
 
-    /// Returns the groups that are counted under the policy of the group at `index` in the same
-    /// shared entry. Returns none if it has an entry of its own.
+    /// Returns the number of states that the groups under other policies may add to the shared entry
+    /// of the group at `index`.
+    fn further_states(&self, index: usize) -> usize {
+        if !self.is_shared[index] {
+            return 0;
+        }
+        let policy = self.groups[index].policy;
+        let others = self.in_shared_entry(index).filter(|group| group.policy != policy);
+        others.map(|group| group.policy.limits().len()).sum()
+    }
+
+    /// Returns the groups that charge a state of the group at `index`, itself included, because they
+    /// are counted in the same shared entry. Their policies may differ, and have common states.
     fn sharing(&self, index: usize) -> impl Iterator<Item = &Group<'_>> {
-        let Group { key, policy, .. } = self.groups[index];
-        let groups = self.groups.iter().enumerate();
-        groups.map(|(other, group)| (self.is_shared[other], group)).filter_map(
-            move |(is_shared, group)| {
-                let shares = is_shared && group.key.spread(SHARDS) == key.spread(SHARDS);
-                (self.is_shared[index] && shares && group.policy == policy).then_some(group)
-            },
-        )
+        let policy = self.groups[index].policy;
+        self.in_shared_entry(index).filter(move |group| have_common_state(policy, group.policy))
+    }
+
+    /// Returns the groups that are counted in the same shared entry as the group at `index`, itself
+    /// included. Returns none if it has an entry of its own.
+    fn in_shared_entry(&self, index: usize) -> impl Iterator<Item = &Group<'_>> {
+        let shard = self.groups[index].key.spread(SHARDS);
+        let groups = self.groups.iter().zip(self.is_shared);
+        let shares = move |(group, is_shared): &(&Group<'_>, bool)| {
+            self.is_shared[index] && *is_shared && group.key.spread(SHARDS) == shard
+        };
+        groups.filter(shares).map(|(group, _)| group)
     }
 
     /// Returns the fingerprint of the entry in which the group at `index` is counted.
@@ -230,8 +247,8 @@ impl LockedGroups<'_, '_> {
             decisions.push(self.peek(index, Mode::Check, at));
             return Ok(());
         };
-        // The groups that share an entry may have several policies with a common state. They were
-        // judged apart, and must be charged all the same.
+        // Groups with a common state were judged for the sum of their costs. A limit that counts
+        // requests counts one for each of them, and must not refuse the second one.
         let is_certain = mode == Mode::Charge || self.is_shared[index];
         let mode = if is_certain { Mode::Charge } else { Mode::Check };
         let args = DecideArgs { policy, mode, cost: Cost::new(units), now: at };
@@ -256,4 +273,10 @@ impl LockedGroups<'_, '_> {
             self.evicted.extend(evicted);
         }
     }
+}
+
+/// Returns whether two policies have limits that use one state, if one subject has both.
+fn have_common_state(one: &Policy, other: &Policy) -> bool {
+    let is_of_other = |id| other.limits().iter().any(|named| named.state_id() == id);
+    one.limits().iter().any(|named| is_of_other(named.state_id()))
 }

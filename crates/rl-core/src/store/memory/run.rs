@@ -2,7 +2,7 @@
 
 use crate::algorithm::{Judgement, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::{Cost, Mode};
+use crate::model::{Cost, MAX_FOREIGN_STATES, Mode};
 use crate::policy::Policy;
 use crate::store::Part;
 use crate::time::Timestamp;
@@ -27,6 +27,11 @@ impl<'a> DecideArgs<'a> {
 /// was changed.
 #[derive(Debug)]
 pub(super) struct TooManyStates;
+
+/// Checks the number of states of other policies in an entry.
+pub(super) fn check_foreign_states(count: usize) -> Result<(), TooManyStates> {
+    if count > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
+}
 
 /// Returns the earliest time of a decision after a reset at `now`. The entry was last changed at
 /// `last_change`.

@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
 use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
-use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
+use super::run::{
+    DecideArgs, TooManyStates, check_foreign_states, earliest_after_reset, is_same_moment,
+};
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
@@ -150,7 +152,7 @@ impl Shard {
         policy: &Policy,
         at: Timestamp,
     ) -> Result<(), TooManyStates> {
-        self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, at))
+        self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, 0, at))
     }
 
     /// Refunds units to the states in the entry with the fingerprint `holder`: that of the subject,
@@ -420,17 +422,26 @@ impl Shard {
         }
     }
 
-    /// Judges a check of `args`, and changes nothing.
-    pub(super) fn judge(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> EntryJudgement {
+    /// Judges a check of `args`, and changes nothing. Before it, the request adds `further` states of
+    /// other policies to the entry.
+    pub(super) fn judge(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+        further: usize,
+    ) -> EntryJudgement {
         let known = self.entries.get(subject);
-        let checked = known.map(|entry| entry.check_states(args.policy, args.now));
         let is_known = known.is_some();
+        let checked = match known {
+            Some(entry) => entry.check_states(args.policy, further, args.now),
+            None => check_foreign_states(further),
+        };
+        let has_too_many_states = checked.is_err();
         let judged = known.and_then(|entry| entry.try_judge(&self.context, args));
         let (grants, at) = judged.unwrap_or_else(|| {
             let peeked = self.peek(subject, DecideArgs { mode: Mode::Peek, ..args });
             (peeked.is_allowed(), peeked.at())
         });
-        let has_too_many_states = matches!(checked, Some(Err(TooManyStates)));
         EntryJudgement { is_known, grants, at, has_too_many_states }
     }
 

@@ -7,10 +7,10 @@
 
 use smallvec::SmallVec;
 
-use super::run::{self, DecideArgs, TooManyStates};
+use super::run::{self, DecideArgs, TooManyStates, check_foreign_states};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::{MAX_FOREIGN_STATES, StateId};
+use crate::model::StateId;
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
@@ -169,9 +169,15 @@ impl UnpackedEntry {
         Ok(())
     }
 
-    /// Checks that a charge would not leave more states of other policies than an entry may hold.
-    pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
-        if self.foreign().is_empty() && self.has_states_of(policy) {
+    /// Checks that a charge would not leave more states of other policies than an entry may hold,
+    /// if `further` such states are added before it.
+    pub(super) fn check_states(
+        &self,
+        policy: &Policy,
+        further: usize,
+        at: Timestamp,
+    ) -> Result<(), TooManyStates> {
+        if further == 0 && self.foreign().is_empty() && self.has_states_of(policy) {
             return Ok(());
         }
         let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
@@ -180,7 +186,7 @@ impl UnpackedEntry {
         // `expires` returns the epoch for an unused state, so such a state is left out.
         let own = own.filter(|(named, step)| counts(named.state_id(), step.expires(self.states())));
         let left = self.foreign().iter().filter(|state| counts(state.id, state.expires));
-        if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
+        check_foreign_states(own.count() + left.count() + further)
     }
 
     /// Changes the states of the policy's limits. Calls `change` with the index of each limit that
@@ -291,9 +297,7 @@ impl UnpackedEntry {
     #[inline(never)]
     fn make_room(&mut self, now: Timestamp) -> Result<(), TooManyStates> {
         let counting = self.foreign().iter().filter(|state| now < state.expires).count();
-        if counting > MAX_FOREIGN_STATES {
-            return Err(TooManyStates);
-        }
+        check_foreign_states(counting)?;
         if let Some(extra) = &mut self.extra {
             extra.foreign.retain(|state| now < state.expires);
             if extra.foreign.is_empty() && extra.logs.is_empty() {

@@ -413,6 +413,46 @@ fn a_check_up_to_is_granted_what_the_shared_entry_has_left() {
     }
 }
 
+/// Fault: new subjects of one request that share an entry were judged apart if their policies
+/// differ, so together they were charged more than the limit that both policies have.
+#[test]
+fn new_subjects_under_different_policies_share_what_the_shared_entry_has_left() {
+    let (store, _) = store(64);
+    let [eight, six] = [8, 6].map(|max| Policy::new([Limit::per_hour(max)]).unwrap());
+    let subjects = consumers_of_one_shard(&store, 3);
+    let full = two();
+    decide(&store, &[Part::new(&subjects[0], &full, Cost::new(2))], Mode::Check);
+    for (costs, is_allowed) in [([5, 4], false), ([4, 3], false), ([4, 2], true), ([1, 1], false)] {
+        let parts = [(1, &eight), (2, &six)].map(|(index, policy): (usize, _)| {
+            Part::new(&subjects[index], policy, Cost::new(costs[index - 1]))
+        });
+        assert_eq!(decide(&store, &parts, Mode::Check).is_allowed(), is_allowed, "{costs:?}");
+    }
+}
+
+/// Fault: the states of new subjects that share an entry were counted apart. The last charge of a
+/// request then failed, after the others had been made.
+#[test]
+fn a_request_with_too_many_states_for_the_shared_entry_charges_nothing() {
+    let (store, _) = store(64);
+    let policies = [0, 12, 24].map(|first| {
+        let hours = first + 1..=first + 12;
+        Policy::new(hours.map(|hours| format!("1/{hours}h").parse().unwrap())).unwrap()
+    });
+    let subjects = consumers_of_one_shard(&store, 4);
+    let full = two();
+    decide(&store, &[Part::new(&subjects[0], &full, Cost::new(2))], Mode::Check);
+    let parts: Vec<_> =
+        (0..3).map(|n| Part::new(&subjects[n + 1], &policies[n], Cost::ONE)).collect();
+    let namespace = Namespace::default();
+    let request = DecideRequest::new(&namespace, &parts, Mode::Check);
+    let MaybeReady::Ready(Some(Err(error))) = store.decide(request) else {
+        panic!("expected an error at once")
+    };
+    assert_eq!(error.kind(), FailureKind::Unsupported);
+    assert!(decide(&store, &parts[..1], Mode::Check).is_allowed(), "nothing was charged");
+}
+
 #[test]
 fn eight_threads_with_overlapping_parts_charge_exactly_the_allowed_requests() {
     const THREADS: usize = 8;
