@@ -24,7 +24,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody, ResBody> {
-        // Waits for a remote store. The box keeps the future small for users of the memory store.
+        // Waits for the decision: a remote store, a policy look-up or a wait queue. The box keeps
+        // the future small for users of the memory store.
         Pending { pending: Option<Box<Pending<S, ReqBody>>> },
         // Waits for the inner service.
         Calling { #[pin] future: F, counted: Option<CountedRequest> },

@@ -17,8 +17,8 @@ static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 pub enum Admission {
     /// Call the service, because the request is not counted.
     Exempt,
-    /// Respond with this denial, because the key of the request is missing or ambiguous, or because
-    /// the address of its client is unknown.
+    /// Respond with this denial, because the key of the request is missing or ambiguous, the address
+    /// of its client is unknown, or too many rules match it.
     Rejected(Denial),
     /// [Decide](super::HttpLimiter::decide) the request, and [apply](super::HttpLimiter::apply) the
     /// decision when it is ready.

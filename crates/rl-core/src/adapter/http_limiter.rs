@@ -13,7 +13,7 @@ use crate::decision::{Decision, LabelledParts, PartitionKey};
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::{Headers, ResponseInfo};
 use crate::key::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo};
-use crate::limiter::{Permit, RateLimiter, UncountedKind};
+use crate::limiter::{OutsideDecisions, Permit, RateLimiter};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Realm, Subject};
 use crate::observe::{self, RequestIds, RequestSpan};
@@ -452,7 +452,7 @@ impl HttpLimiter {
 
     /// Exempts a request from all limits.
     fn exempted(&self) -> Admission {
-        self.settings.limiter.count_uncounted(UncountedKind::Exempt);
+        self.settings.limiter.count_uncounted(OutsideDecisions::Exempt);
         Admission::Exempt
     }
 
@@ -463,7 +463,7 @@ impl HttpLimiter {
             let ids = RequestIds::read(|name| request.header(name));
             observe::missing_key(self.settings.limiter.namespace().as_str(), rule, &ids);
         }
-        self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
+        self.settings.limiter.count_uncounted(OutsideDecisions::MissingKey);
         self.reject(DenialReason::MissingKey, request)
     }
 
@@ -474,14 +474,14 @@ impl HttpLimiter {
             let ids = RequestIds::read(|name| request.header(name));
             observe::ambiguous_key(self.settings.limiter.namespace().as_str(), &ids);
         }
-        self.settings.limiter.count_uncounted(UncountedKind::AmbiguousKey);
+        self.settings.limiter.count_uncounted(OutsideDecisions::AmbiguousKey);
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
     /// Rejects a request that matches too many rules.
     #[cold]
     fn reject_too_many_rules(&self, request: &dyn RequestInfo) -> Admission {
-        self.settings.limiter.count_uncounted(UncountedKind::TooManyRules);
+        self.settings.limiter.count_uncounted(OutsideDecisions::TooManyRules);
         self.reject(DenialReason::TooManyRules, request)
     }
 
@@ -493,7 +493,7 @@ impl HttpLimiter {
             let ids = RequestIds::read(|name| request.header(name));
             observe::unknown_address(self.settings.limiter.namespace().as_str(), &ids);
         }
-        self.settings.limiter.count_uncounted(UncountedKind::UnknownAddress);
+        self.settings.limiter.count_uncounted(OutsideDecisions::UnknownAddress);
         self.reject(DenialReason::UnknownAddress, request)
     }
 
@@ -579,7 +579,7 @@ fn degraded(limiter: &RateLimiter, decision: Decision) -> Decision {
     let was_allowed = decision.is_allowed();
     let decision = decision.degraded_if_denied();
     if !was_allowed && decision.is_forwarded() {
-        limiter.count_uncounted(UncountedKind::Degraded);
+        limiter.count_uncounted(OutsideDecisions::Degraded);
     }
     decision
 }

@@ -77,10 +77,10 @@ pub(super) struct ResponseSettings {
 #[must_use]
 pub struct CountedRequest {
     lines: HeaderLines,
-    // For outer layers, if they read it.
+    // The decision for outer layers; `None` if they do not need it.
     decision: Option<Box<Decision>>,
     permit: Option<Permit>,
-    // Read from the response, if the request has a permit.
+    // How the response determines the final cost. Set only together with the permit.
     final_cost: Option<FinalCost>,
 }
 

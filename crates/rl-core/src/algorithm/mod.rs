@@ -2,9 +2,9 @@
 //!
 //! Every algorithm implements the same operations (`Counting`) on the state of one limit. A
 //! [`Plan`] contains the algorithms of a policy with their constants. The memory store runs the
-//! plan over the record of a subject, and charges all limits or none.
+//! plan over the states of a subject, and charges all limits or none.
 //!
-//! Each file has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only this
+//! Each algorithm has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only this
 //! module computes the status that a client sees. It computes it from the state that was stored
 //! here or on Redis. For a log on Redis, it uses the summary that the script returns.
 //!

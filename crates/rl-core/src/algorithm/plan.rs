@@ -1,4 +1,4 @@
-//! The limits of a policy, compiled once into a list of steps over one record.
+//! The limits of a policy, compiled once into a list of steps over the states of one subject.
 //!
 //! ```text
 //! policy    10/second    100/minute:gcra              20:concurrency    60/hour:sliding-window:...
@@ -7,12 +7,12 @@
 //! logs                                                [ log ]
 //! ```
 //!
-//! A record is an array of integers, the *cells*, and an array of logs. Each step has at least two
+//! The states are an array of integers, the *cells*, and an array of logs. Each step has at least two
 //! cells of its own, or its own log. The cells of a fixed window are a time and a number, which the
 //! store in memory packs into ten bytes.
 //!
-//! A decision takes two passes. [`Plan::judge`] reads the record, and computes what can be charged.
-//! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other records,
+//! A decision takes two passes. [`Plan::judge`] reads the states, and computes what can be charged.
+//! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other subjects,
 //! and commit all or none of them.
 
 use super::fixed_window::CompiledWindows;
@@ -66,13 +66,13 @@ impl Plan {
         self.windows.as_ref()
     }
 
-    /// Returns the number of cells of a record.
+    /// Returns the number of cells of the states of a subject.
     #[inline]
     pub(crate) const fn cells(&self) -> usize {
         self.cells
     }
 
-    /// Returns the number of logs of a record.
+    /// Returns the number of logs of the states of a subject.
     pub(crate) const fn logs(&self) -> usize {
         self.logs
     }
@@ -145,7 +145,7 @@ impl Plan {
         waits.max().map_or(Timestamp::EPOCH, |wait| now.plus_micros(wait))
     }
 
-    /// Returns the time from which the whole record can be removed.
+    /// Returns the time from which all states of a subject can be removed.
     pub(crate) fn expires(&self, states: SubjectStates<'_>) -> Timestamp {
         self.steps.iter().map(|step| step.expires(states)).max().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! One limit of a plan: its algorithm and constants, applied to its part of a record.
+//! One limit of a plan: its algorithm and constants, applied to its part of the states of a subject.
 
 use super::Counting;
 use super::fixed_window::FixedWindow;
@@ -51,14 +51,14 @@ impl LimitCounter {
     }
 }
 
-/// The record of a subject: the states of all limits of a policy.
+/// The states of a subject under all limits of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubjectStates<'a> {
     pub(crate) cells: &'a [u64],
     pub(crate) logs: &'a [Log],
 }
 
-/// A record to change.
+/// The states of a subject, to change.
 #[derive(Debug)]
 pub(crate) struct SubjectStatesMut<'a> {
     pub(crate) cells: &'a mut [u64],
@@ -66,7 +66,7 @@ pub(crate) struct SubjectStatesMut<'a> {
 }
 
 impl SubjectStatesMut<'_> {
-    /// Returns the record to read.
+    /// Returns the states to read.
     #[inline]
     pub(crate) const fn read(&self) -> SubjectStates<'_> {
         SubjectStates { cells: self.cells, logs: self.logs }

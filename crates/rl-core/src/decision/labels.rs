@@ -58,7 +58,7 @@ impl fmt::Debug for Labels {
     }
 }
 
-/// The labels of one part. They are read only when they are needed.
+/// The labels of one part, looked up on demand in the labels of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartLabels<'a> {
     labels: Option<&'a Labels>,

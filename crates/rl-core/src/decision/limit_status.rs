@@ -156,7 +156,8 @@ impl<'a> LimitStatus<'a> {
         Duration::from_micros(self.outcome.reset_micros())
     }
 
-    /// Returns the time on the store's clock until `micros` microseconds after the decision.
+    /// Returns the wait until `micros` microseconds after the decision. If the store's clock was
+    /// behind the decision, the wait includes this lag.
     const fn on_clock(&self, micros: u64) -> Duration {
         Duration::from_micros(micros).saturating_add(self.lag.duration())
     }
@@ -267,8 +268,8 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
-    /// Replaces the status of the enforced limit with the fewest remaining units by a denial for
-    /// `retry_micros` microseconds, after which no unit remains.
+    /// Makes the enforced limit with the fewest remaining units deny the request for `retry_micros`
+    /// microseconds, as if no unit remained.
     pub(super) fn deny_by_scarcest(&mut self, retry_micros: u64) {
         let enforced = self.iter().enumerate().filter(|(_, status)| !status.limit().is_shadow());
         let scarcest = enforced.min_by_key(|(_, status)| status.remaining()).map(|(at, _)| at);

@@ -1,4 +1,4 @@
-//! The answer of a limiter: allowed or denied, and the status of each limit.
+//! The decision about a request: allowed or denied, and the status of each limit.
 //!
 //! # Example
 //!
@@ -82,7 +82,7 @@ pub struct Decision {
     clock_lag: ClockLag,
     // A number that identifies the limiter and the subject of a request that an adapter has
     // counted; 0 for other requests.
-    counted: u64,
+    limiter_and_subject: u64,
     // The decision of an outer limiter, and the decisions on the parts if there are several. With
     // parts, most methods describe the governing part. Then `statuses` above contains only the
     // time, and `cost` and `charged` have no meaning.
@@ -205,7 +205,7 @@ impl Decision {
             origin: Origin::Store,
             is_reserved: false,
             clock_lag: ClockLag::NONE,
-            counted: 0,
+            limiter_and_subject: 0,
             linked: Recycled::NONE,
         }
     }
@@ -226,7 +226,7 @@ impl Decision {
             origin: Origin::Store,
             is_reserved: false,
             clock_lag: ClockLag::NONE,
-            counted: 0,
+            limiter_and_subject: 0,
             linked: Recycled::NONE,
         }
     }
@@ -569,7 +569,7 @@ impl Decision {
         subject_hash: u64,
         outer: Option<Self>,
     ) {
-        self.counted = counted(limiter_id, subject_hash);
+        self.limiter_and_subject = limiter_and_subject(limiter_id, subject_hash);
         self.set_outer(outer);
     }
 
@@ -603,7 +603,7 @@ impl Decision {
     /// Returns whether the limiter with this id decided about the subject with this hash. The
     /// decisions of outer limiters are searched too.
     pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
-        self.counted == counted(limiter_id, subject_hash)
+        self.limiter_and_subject == limiter_and_subject(limiter_id, subject_hash)
             || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
     }
 }
@@ -630,7 +630,7 @@ impl Recycle for Linked<Decision> {
 ///
 /// The factor is odd, so two limiters have different numbers for one subject. Under one limiter,
 /// two subjects have the same number only if their hashes are the same.
-const fn counted(limiter_id: usize, subject_hash: u64) -> u64 {
+const fn limiter_and_subject(limiter_id: usize, subject_hash: u64) -> u64 {
     (limiter_id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ subject_hash
 }
 

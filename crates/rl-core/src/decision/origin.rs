@@ -105,7 +105,7 @@ impl Origin {
         matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))
     }
 
-    /// Returns whether the decision came from the store: from a call, a remembered denial or leased
+    /// Returns whether the decision came from the store: from a call, a cached denial or leased
     /// units.
     pub(super) const fn is_of_store(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)

@@ -28,19 +28,19 @@ use crate::model::{Realm, Subject};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientAddress {
-    rule: ClientIp,
+    client_ip: ClientIp,
 }
 
 impl ClientAddress {
-    /// Creates an extractor that counts by the address that `rule` finds.
+    /// Creates an extractor that counts by the address that `client_ip` finds.
     #[must_use]
-    pub const fn new(rule: ClientIp) -> Self {
-        Self { rule }
+    pub const fn new(client_ip: ClientIp) -> Self {
+        Self { client_ip }
     }
 
-    /// Returns the rule that finds the address.
-    pub(crate) const fn rule(&self) -> &ClientIp {
-        &self.rule
+    /// Returns the setting that finds the address.
+    pub(crate) const fn client_ip(&self) -> &ClientIp {
+        &self.client_ip
     }
 
     /// Returns the address of the client and its source, for logs and metrics.
@@ -48,9 +48,9 @@ impl ClientAddress {
     /// Returns `None` if the framework does not know the peer.
     pub fn resolve(&self, request: &dyn RequestInfo) -> Option<ResolvedIp> {
         let peer = request.peer();
-        match self.rule.header_from(peer) {
+        match self.client_ip.header_from(peer) {
             Some(name) => self.behind_proxy(peer, name, request),
-            None => self.rule.peer_alone(peer),
+            None => self.client_ip.peer_alone(peer),
         }
     }
 
@@ -70,7 +70,7 @@ impl ClientAddress {
     ) -> Option<ResolvedIp> {
         let mut lines = SmallVec::<[&[u8]; 4]>::new();
         request.header_lines(name, &mut |line| lines.push(line));
-        self.rule.resolve(peer, &lines)
+        self.client_ip.resolve(peer, &lines)
     }
 }
 
@@ -89,7 +89,7 @@ impl KeyExtractor for ClientAddress {
 
     fn needs_peer(&self) -> bool {
         // A proxy on a Unix socket may be trusted, and has no address.
-        self.rule.header_from(None).is_none()
+        self.client_ip.header_from(None).is_none()
     }
 
     fn counts(&self, subject: &Subject) -> CountedAs {

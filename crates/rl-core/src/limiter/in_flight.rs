@@ -214,8 +214,9 @@ async fn catch_up(runtimes: impl Iterator<Item = &Handle>) {
 
 /// Waits until the current runtime has read its sockets, and its tasks have seen the replies.
 async fn read_sockets() {
-    // A runtime fires timers after it has read its sockets. Other threads may run this task while
-    // the thread that reads them has not continued yet.
+    // The runtime fires this timer only after it has polled its sockets and woken the tasks that read
+    // them. Another thread may run this task before those tasks, and they wake further tasks. So this
+    // task yields several times.
     let _ = timeout_at(Instant::now(), pending::<()>()).await;
     for _ in 0..YIELDS {
         yield_now().await;

@@ -46,7 +46,7 @@ use pipeline::Pipeline;
 pub use request::{LimiterRequest, RequestSubjects, WaitingRequest};
 use rule_policies::RequiredLookups;
 use tally::LimiterState;
-pub(crate) use tally::UncountedKind;
+pub(crate) use tally::OutsideDecisions;
 use waiting::QueuedRequest;
 
 use crate::decision::{Decision, Origin};
@@ -390,9 +390,11 @@ impl RateLimiter {
         Permit::of_rules(&self.pipeline, parts, decision)
     }
 
-    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
-    /// a denied request that is forwarded.
-    pub(crate) fn count_uncounted(&self, kind: UncountedKind) {
+    /// Counts a request that has no decision, or a denied request that is forwarded.
+    ///
+    /// A request has no decision if it is exempt, its key is missing or ambiguous, its address is
+    /// unknown, or too many rules match it.
+    pub(crate) fn count_uncounted(&self, kind: OutsideDecisions) {
         self.pipeline.tally.uncounted(kind);
     }
 

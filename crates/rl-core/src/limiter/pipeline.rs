@@ -7,6 +7,9 @@
 //!              +-----------+--------------------+--------------+-> 4 failure policy -> 5 events
 //! ```
 //!
+//! If nothing but the store takes part, a store that decides at once skips steps 2 to 5
+//! (`decide_fast`).
+//!
 //! The functions follow the numbered steps. Each continues directly if its step is ready, so a
 //! decision of a store in memory allocates nothing. A step that has to wait continues in a boxed
 //! future.
@@ -42,8 +45,8 @@ use crate::time::Clock;
 pub(super) struct Pipeline {
     pub(super) enabled: bool,
     /// Whether the store decides at once, and its decisions are returned unchanged and are not
-    /// reported. This requires that no observer receives decisions, that the limiter makes no
-    /// reservations, and that it is not in shadow.
+    /// reported. This requires that the limiter is switched on, makes no reservations and is not in
+    /// shadow, and that no observer receives decisions.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
     pub(super) rules: Option<Box<crate::rules::ActiveRules>>,
@@ -99,7 +102,7 @@ impl Pipeline {
         reserves: bool,
     ) -> MaybeReady<Decision> {
         match self.policies.cached(subject) {
-            Some(policy) if self.may_be_fast() && needs_only_store(policy, mode, cost) => {
+            Some(policy) if self.may_be_fast() && store_decides_alone(policy, mode, cost) => {
                 self.decide_fast(&[Part::new(subject, policy, cost)], mode)
             }
             _ => {
@@ -118,13 +121,14 @@ impl Pipeline {
 
     /// Returns whether the store can decide a request of these parts without the other steps.
     fn are_fast(&self, parts: &[Part<'_>], mode: Mode) -> bool {
-        let is_fast =
-            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
+        let is_fast = |part: &Part<'_>| {
+            !part.is_shadow() && store_decides_alone(part.policy, mode, part.cost)
+        };
         self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_fast)
     }
 
-    /// Returns whether the store can decide requests that [need only the store](needs_only_store)
-    /// without the other steps.
+    /// Returns whether the store can decide without the other steps, if it [decides
+    /// alone](store_decides_alone).
     #[inline(always)]
     fn may_be_fast(&self) -> bool {
         self.has_fast_path && !observe::may_decisions_be_logged()
@@ -137,7 +141,7 @@ impl Pipeline {
         parts: &[Part<'_>],
         mode: Mode,
     ) -> MaybeReady<Decision> {
-        let begun = self.tally.decision_begins(mode);
+        let begun = self.tally.begin_decision(mode);
         let request = DecideRequest::new(&self.stores.namespace, parts, mode);
         match self.stores.primary.decide(request) {
             MaybeReady::Ready(Some(Ok(decision))) => {
@@ -459,7 +463,7 @@ impl Pipeline {
 /// Returns whether the policy alone denies nothing, and the store needs no other policy in its
 /// place.
 #[inline(always)]
-fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
+fn store_decides_alone(policy: &Policy, mode: Mode, cost: Cost) -> bool {
     // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
     // concurrency limit, the store must not get the whole policy.
     let is_whole = mode != Mode::Charge || !policy.has_permits();

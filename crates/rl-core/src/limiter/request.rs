@@ -1,4 +1,4 @@
-//! The request value: what a limiter is asked about one request.
+//! A request to a limiter: its subjects, its settings and its operations.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -109,9 +109,10 @@ impl<'a> LimiterRequest<'a> {
         Self::new(pipeline, RequestSubjects(Subjects::Rule(of)))
     }
 
-    /// Sets the cost of the request. Without it, the cost is 1, and parts have costs of their own.
+    /// Sets the cost of the request. If the request consists of [parts](Part), sets the cost of each
+    /// part.
     ///
-    /// For a request of several parts, it replaces the cost of each part.
+    /// By default, a request costs 1, and a part has the cost with which it was created.
     pub fn cost(self, cost: impl Into<Cost>) -> Self {
         Self { cost: Some(cost.into()), ..self }
     }
@@ -332,7 +333,8 @@ impl<'a> LimiterRequest<'a> {
     pub fn refund(self, decision: &Decision, units: &[u64]) -> StoreFuture<()> {
         let Pipeline { stores, tally, .. } = &**self.pipeline;
         let refund = |parts: &[Part<'_>]| refund_parts(stores, tally, parts, decision, units);
-        // A decision on a part that is undisclosed shows its policy only as that of the part.
+        // `decision.policy()` does not show the policy of an undisclosed part, but the decision on
+        // the part does.
         let of_first = decision.of_part(0);
         match (self.subjects.0, of_first.as_ref().and_then(Decision::policy)) {
             (Subjects::Parts(parts), _) => refund(parts),

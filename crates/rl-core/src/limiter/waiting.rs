@@ -216,9 +216,10 @@ impl QueuedRequest {
         mut denied: Option<Decision>,
     ) -> Decision {
         let begin = Instant::now();
-        // Only the first denial and the last decision are reported.
+        // A denial is reported only if it is the first. An allowed request is always reported.
         let reports_denial = denied.is_none() && self.operation.reports_denial;
-        // A look-up before the first check may have left little of its deadline.
+        // Each check in the queue gets the full deadline. A look-up before the first check may have
+        // used up most of the deadline of the operation.
         let deadline = self.pipeline.stores.deadline;
         let mut operation = Operation { reports_denial, deadline, ..self.operation };
         loop {

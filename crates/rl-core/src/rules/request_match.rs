@@ -280,7 +280,7 @@ fn has_line(request: &dyn RequestInfo, name: &str, value: Option<&str>) -> bool 
 
 /// Parses an address or a network without host bits.
 fn network(text: &str, client: &ClientAddress) -> Result<IpNet, InvalidMatch> {
-    let canonical = |address| client.rule().canonical(address);
+    let canonical = |address| client.client_ip().canonical(address);
     let single = text.parse::<IpAddr>().ok().map(|address| IpNet::from(canonical(address)));
     // Addresses of clients are canonical, so a network of translated addresses contains none.
     let fits = |net: &IpNet| {

@@ -95,7 +95,7 @@ impl PrefixRuns {
         if segments.iter().any(|segment| segment.is_empty()) {
             return None;
         }
-        // The values of parameters of the prefix are encoded in another way than the client did.
+        // The prefix may encode the values of its parameters differently from the path that was sent.
         let read = |path: &str| decode_segments(path).replace("%2f", "%2F");
         let sent = read(sent);
         let is_left = |left: &[&str]| {
@@ -114,8 +114,8 @@ impl PrefixRuns {
                 // A nested router sees `/` if the path is its prefix without a slash.
                 || routed == "/" && sent == whole
         };
-        // A middleware or a handler may have removed what the routers have left. That is ordinary only
-        // if nothing can be left.
+        // A middleware or a handler may have removed segments that the routers left. That counts as
+        // ordinary only if `routed` begins with none of them.
         let ordinary = if ends.is_empty() { &[count][..] } else { &ends };
         let is_sent_by_all = |slashes| ordinary.iter().all(|end| is_sent(*end, slashes));
         let may_lack_slashes = !is_sent_by_all("");

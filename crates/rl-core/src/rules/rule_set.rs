@@ -188,7 +188,7 @@ impl RuleSet {
         RequestView::new(request, &self.client)
     }
 
-    /// Returns the rules, in their order.
+    /// Returns the rules, in the order in which they were added.
     pub(super) fn rules(&self) -> &[ValidRule] {
         &self.rules
     }

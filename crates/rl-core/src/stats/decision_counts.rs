@@ -1,13 +1,13 @@
 //! The decisions of a store, as one thread counts them.
 //!
 //! ```text
-//! allowed ──► count, granted                      two additions
-//! denied  ──► count, denied_by[limits that deny]  two additions
+//! allowed ──► count, charged, denied_by[no limits]         three additions
+//! denied  ──► count, charged, denied_by[limits that deny]  three additions
 //! ```
 //!
-//! A denial is counted by the set of the limits that deny it. Readers derive the denials of each
+//! A decision is counted by the set of the limits that deny it. Readers derive the denials of each
 //! limit from the counts of the sets that contain it. A table of sets covers six limits, so a denial
-//! by a limit after the sixth takes three additions, and after the twelfth four.
+//! by a limit after the sixth takes four additions, and after the twelfth five.
 
 use std::sync::OnceLock;
 
@@ -21,7 +21,7 @@ const RECORD_INTERVAL: u64 = 1_000;
 /// The number of limits of one table of [`DenialCounts`].
 const LIMITS_OF_TABLE: usize = 6;
 
-/// The number of tables that the 16 limits of a policy need.
+/// The number of tables that a policy with 16 limits, the maximum, needs.
 const TABLES: usize = (u16::BITS as usize).div_ceil(LIMITS_OF_TABLE);
 
 /// The decisions of a store that one thread has counted. They lie in one cache line.
@@ -31,8 +31,9 @@ pub(crate) struct DecisionCounts {
     pub(crate) allowed: OutcomeCounts,
     pub(crate) denied: OutcomeCounts,
     /// The units that checks charged.
-    pub(crate) granted: ThreadCount,
-    /// The denials by the policy that all subjects share. They are allocated at the first denial.
+    pub(crate) charged: ThreadCount,
+    /// The denials by the policy that all subjects share. They are allocated at the first decision
+    /// under it.
     denied_by: OnceLock<Box<DenialCounts>>,
     /// 1 if the next decision is timed, else 0.
     times_next: ThreadCount,
@@ -95,7 +96,7 @@ impl DecisionCounts {
         self.times_next.set(1);
     }
 
-    /// Notes that a decision is timed.
+    /// Clears the flag that [`time_next`](Self::time_next) sets, because a decision is timed now.
     pub(crate) fn timing_begins(&self) {
         self.times_next.set(0);
     }
@@ -106,7 +107,8 @@ impl DecisionCounts {
         if is_allowed { &self.allowed } else { &self.denied }
     }
 
-    /// Counts a denial by the limits in `over`. They belong to the policy that all subjects share.
+    /// Counts a decision by the limits that deny it, `over`; the set is empty if it is allowed. The
+    /// limits belong to the policy that all subjects share.
     #[inline]
     pub(crate) fn add_over(&self, over: LimitSet, writer: Writer) {
         self.denied_by.get_or_init(Box::default).add(over, writer);

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::lane_sums::{Key, LaneSums, NUMBER_BYTES, RandomKeys};
+use super::multilinear_hash::{HashSums, Key, NUMBER_BYTES, RandomKeys};
 use crate::model::{Realm, Subject};
 use crate::store::Namespace;
 
@@ -11,66 +11,66 @@ use crate::store::Namespace;
 ///
 /// # Why two subjects never share a fingerprint
 ///
-/// A fingerprint consists of two *lanes*. Each lane is a *multilinear hash* (Carter and Wegman,
+/// A fingerprint consists of two halves. Each half is a *multilinear hash* (Carter and Wegman,
 /// 1979):
 ///
 /// ```text
-/// lane = d + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
+/// half = d + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
 ///
 ///   d           the digest of the namespace: a sum of the same form over its name (`namespace.rs`)
 ///   m1, m2, …   the lengths, the realm and the id, cut into numbers below 2^57
-///   k1, k2, …   keys below p, drawn at random when the store is created; each lane has its own.
+///   k1, k2, …   keys below p, drawn at random when the store is created; each half has its own.
 ///               The keys of namespaces are drawn once for the process.
 /// ```
 ///
 /// * Distinct subjects have distinct sequences of numbers *m*, because the lengths are part of
 ///   them. So have distinct namespaces.
-/// * If two subjects or their namespaces differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes
-///   equal, whatever the other keys are. So one lane is equal with a probability of 2^-61, and both
-///   lanes with 2^-122.
-/// * A lane is stored before its last reduction modulo *p*. This cannot make unequal lanes equal.
+/// * If two subjects or their namespaces differ in *mᵢ*, exactly one value of *kᵢ* makes their halves
+///   equal, whatever the other keys are. So one half is equal with a probability of 2^-61, and both
+///   halves with 2^-122.
+/// * A half is stored before its last reduction modulo *p*. This cannot make unequal halves equal.
 ///
 /// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys
 /// and fingerprints never leave the process. So even if an attacker chooses the ids of ten million
 /// subjects, two of them share a fingerprint with a probability of only 10^-23.
 ///
-/// The second lane selects the shard and the table slot. Consecutive ids differ by a constant step
-/// in a lane, and some steps would use only a few slots. The second lane is therefore mixed by an
+/// The second half selects the shard and the table slot. Consecutive ids differ by a constant step
+/// in a half, and some steps would use only a few slots. The second half is therefore mixed by an
 /// invertible function, which keeps distinct values distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    // The second lane contains the result of `mix`.
-    lanes: [u64; 2],
+    // The second half contains the result of `mix`.
+    halves: [u64; 2],
 }
 
 impl Fingerprint {
     /// The fingerprint of the entry that new subjects share in a full shard. No subject has this
     /// fingerprint.
-    pub(super) const OVERFLOW: Self = Self { lanes: [u64::MAX; 2] };
+    pub(super) const OVERFLOW: Self = Self { halves: [u64::MAX; 2] };
 
     /// Returns an index below `count`, evenly distributed over subjects. `count` is a power of two
     /// up to 2^13.
     #[inline]
     pub(super) const fn spread(self, count: usize) -> usize {
-        (self.lanes[1] >> 16) as usize & (count - 1)
+        (self.halves[1] >> 16) as usize & (count - 1)
     }
 
     /// Returns 51 bits that are independent of [`spread`](Self::spread), for a hash table of the
     /// subjects that have the same. They are the lowest 35 and the highest 16 bits of the result.
     #[inline]
     pub(super) const fn hash_in_shard(self) -> u64 {
-        self.lanes[1] >> 29 | self.lanes[1] << 48
+        self.halves[1] >> 29 | self.halves[1] << 48
     }
 
     /// Returns 64 bits that a map can use as the hash.
     #[cfg(feature = "redis")]
     pub(super) const fn bits(self) -> u64 {
-        self.lanes[1]
+        self.halves[1]
     }
 
     #[cfg(test)]
     pub(super) const fn with_home(number: u64, home: u32) -> Self {
-        Self { lanes: [number, (home as u64) << 29 | number & 0xffff] }
+        Self { halves: [number, (home as u64) << 29 | number & 0xffff] }
     }
 }
 
@@ -102,7 +102,7 @@ impl Fingerprinter {
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
         let (id, is_digest) = subject.id().parts();
-        let mut sums = LaneSums::new(namespace.digest());
+        let mut sums = HashSums::new(namespace.digest());
         if let Realm::Custom(_) = subject.realm() {
             sums.add_text(subject.realm().as_str().as_bytes(), &keys.realm);
         }
@@ -112,7 +112,7 @@ impl Fingerprinter {
         sums.add(lengths, keys.lengths);
         sums.add_text(id, &keys.id);
         let [first, second] = sums.reduced();
-        Fingerprint { lanes: [first, mix(second)] }
+        Fingerprint { halves: [first, mix(second)] }
     }
 }
 
@@ -148,19 +148,19 @@ impl SubjectHasher {
     /// Returns the hash of `subject`, which is never 0.
     #[inline]
     pub(crate) fn hash(&self, subject: &Subject) -> u64 {
-        self.fingerprinter.fingerprint(&self.namespace, subject).lanes[1].max(1)
+        self.fingerprinter.fingerprint(&self.namespace, subject).halves[1].max(1)
     }
 }
 
-/// Mixes all bits of a lane. The function is invertible, so distinct lanes stay distinct.
+/// Mixes all bits of a half. The function is invertible, so distinct halves stay distinct.
 #[inline]
-const fn mix(lane: u64) -> u64 {
+const fn mix(half: u64) -> u64 {
     // The first 64 bits of the fraction of the golden ratio. The number is odd, so the
     // multiplication is invertible.
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    let lane = (lane ^ lane >> 32).wrapping_mul(ODD);
-    lane ^ lane >> 32
+    let half = (half ^ half >> 32).wrapping_mul(ODD);
+    half ^ half >> 32
 }
 
 impl fmt::Debug for Fingerprinter {
@@ -204,10 +204,10 @@ mod tests {
         let fingerprints: HashSet<_> = distinct
             .iter()
             .flat_map(|subject| [(&default, subject), (&login, subject)])
-            .map(|(namespace, subject)| fingerprinter.fingerprint(namespace, subject).lanes)
+            .map(|(namespace, subject)| fingerprinter.fingerprint(namespace, subject).halves)
             .collect();
         assert_eq!(fingerprints.len(), 2 * distinct.len());
-        assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.lanes));
+        assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.halves));
     }
 
     /// Fault: without the mixing step, consecutive ids left two thirds of the buckets empty under

@@ -63,8 +63,8 @@
 //! ```
 
 mod fingerprint;
-mod lane_sums;
 pub(crate) mod memory;
+mod multilinear_hash;
 mod namespace;
 mod part_groups;
 #[cfg(feature = "redis")]

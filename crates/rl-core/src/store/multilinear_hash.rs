@@ -4,13 +4,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The prime by which lanes are reduced. A Mersenne prime makes the reduction fast.
+/// The prime by which halves are reduced. A Mersenne prime makes the reduction fast.
 const PRIME: u64 = (1 << 61) - 1;
 
 /// The number of text bytes that one number contains.
 pub(super) const NUMBER_BYTES: usize = 7;
 
-/// The key of one number, with a value for each lane.
+/// The key of one number, with a value for each half.
 pub(super) type Key = [u64; 2];
 
 /// Draws random keys.
@@ -47,19 +47,19 @@ impl RandomKeys {
     }
 }
 
-/// The sum of each lane. A sum stays below 2^124, because fewer than 64 products below 2^118 are
+/// The sum of each half of a hash. A sum stays below 2^124, because fewer than 64 products below 2^118 are
 /// added.
 #[derive(Clone, Copy)]
-pub(super) struct LaneSums([u128; 2]);
+pub(super) struct HashSums([u128; 2]);
 
-impl LaneSums {
+impl HashSums {
     /// Creates sums that begin with these numbers.
     #[inline]
     pub(super) fn new(begin: [u64; 2]) -> Self {
         Self(begin.map(u128::from))
     }
 
-    /// Returns a number for each lane that is congruent to the sum modulo the prime.
+    /// Returns a number for each half that is congruent to the sum modulo the prime.
     ///
     /// The numbers may exceed the prime, but two numbers are equal only if their sums are congruent.
     #[inline]

@@ -2,7 +2,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-use super::lane_sums::{Key, LaneSums, NUMBER_BYTES, RandomKeys};
+use super::multilinear_hash::{HashSums, Key, NUMBER_BYTES, RandomKeys};
 
 /// The number of keys for the longest name, which is that of a rule.
 const NAME_NUMBERS: usize = (64_usize + 1 + 64).div_ceil(NUMBER_BYTES) + 1;
@@ -40,7 +40,7 @@ pub struct Namespace {
 
 impl Namespace {
     fn new(name: &str) -> Self {
-        let mut sums = LaneSums::new([0; 2]);
+        let mut sums = HashSums::new([0; 2]);
         sums.add(name.len() as u64, KEYS.length);
         sums.add_text(name.as_bytes(), &KEYS.name);
         Self { name: name.into(), digest: sums.reduced() }

@@ -91,7 +91,7 @@ pub(crate) fn try_judge(
     cost: Cost,
 ) -> Option<bool> {
     let sum = windows.add(states, units_of_lane(Mode::Check, cost)?);
-    if !sum.fits() || !fits(now.relative) {
+    if !sum.fits() || !is_valid_time(now.relative) {
         return None;
     }
     Some(sum.is_within_limits() || grants(windows, states, sum, now, cost))
@@ -133,7 +133,7 @@ fn try_deny(
     mode: Mode,
     cost: Cost,
 ) -> Option<u64> {
-    if mode != Mode::Check || !fits(now.relative) {
+    if mode != Mode::Check || !is_valid_time(now.relative) {
         return None;
     }
     let units = cost.units();
@@ -163,7 +163,7 @@ fn try_deny(
 }
 
 /// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
-const fn fits(relative: u64) -> bool {
+const fn is_valid_time(relative: u64) -> bool {
     0 < relative && relative >> 48 == 0
 }
 

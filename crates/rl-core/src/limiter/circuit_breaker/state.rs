@@ -76,12 +76,13 @@ struct Fields {
     phase: Phase,
     // Whether the last failure was a time-out.
     timed_out: bool,
-    // The number of failures in a row. While the breaker is open, the number of times the wait was
-    // doubled.
+    // The number of failures in a row. In `Open` and `HalfOpen`, the number of times that the wait
+    // was doubled.
     count: u64,
     // Incremented by a transition that makes the results of earlier calls irrelevant.
     round: u64,
-    // The time of the last failure, or the time at which the next probe is due, in milliseconds.
+    // The time of the last failure or refusal; in `Open` and `HalfOpen`, the time at which the next
+    // probe is due. In milliseconds.
     time: u64,
 }
 

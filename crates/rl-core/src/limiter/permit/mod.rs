@@ -73,7 +73,7 @@ struct AllParts {
     costs: Vec<PartCost>,
 }
 
-/// The final cost of a part, as far as it is known.
+/// The cost of a part: the charged units, until the final cost is set.
 struct PartCost {
     /// The position of the part in the request.
     part: usize,
@@ -139,8 +139,8 @@ impl Permit {
         self.all.as_ref().map_or(&self.inner.decision, |all| &all.decision)
     }
 
-    /// Returns the final cost of the request, as far as it is known. At first it is the granted
-    /// cost. For a request of several parts, it is the cost of the first.
+    /// Returns the cost of the request: the granted cost, until the final cost is set. For a request
+    /// of several parts, it is the cost of the first.
     #[must_use]
     pub fn cost(&self) -> Cost {
         match &self.all {
@@ -250,8 +250,8 @@ impl Permit {
         }
     }
 
-    /// Charges what the cost exceeds the charge by, because the client decides when the body of the
-    /// response ends.
+    /// Charges the units by which the cost exceeds the charge. This does not wait for the end of the
+    /// body, because the client decides when that is.
     pub(crate) fn charge_cost_of_head(&self) {
         charge_excess(self.permits());
     }

@@ -51,23 +51,23 @@ pub(super) struct Tally {
     permit_times: TimeHistogram,
     store_failures: [AtomicU64; FailureKind::ALL.len()],
     source_failures: [AtomicU64; FailureKind::ALL.len()],
-    uncounted: [AtomicU64; UncountedKind::COUNT],
+    uncounted: [AtomicU64; OutsideDecisions::COUNT],
 }
 
-/// A request that is counted apart from the decisions.
+/// A property of a request that is counted outside the decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UncountedKind {
+pub(crate) enum OutsideDecisions {
     Exempt,
     MissingKey,
     AmbiguousKey,
     TooManyRules,
     UnknownAddress,
-    /// A denied request that is forwarded to get a reduced response. Its decision is
-    /// counted as well, as denied.
+    /// A denied request that is forwarded to get a reduced response. Its decision is counted as
+    /// well, as denied.
     Degraded,
 }
 
-impl UncountedKind {
+impl OutsideDecisions {
     const COUNT: usize = Self::Degraded as usize + 1;
 }
 
@@ -97,9 +97,10 @@ impl Tally {
         }
     }
 
-    /// Returns the current time if the next decision of the thread in `mode` is to be timed.
+    /// Begins a decision of the thread in `mode`. Returns the current time if it is to be timed, and
+    /// clears the flag that asks for this.
     #[inline(always)]
-    pub(super) fn decision_begins(&self, mode: Mode) -> Option<Instant> {
+    pub(super) fn begin_decision(&self, mode: Mode) -> Option<Instant> {
         let decisions = self.decisions.own().counts;
         if !decisions.is_next_timed() || !matches!(mode, Mode::Check | Mode::CheckUpTo) {
             return None;
@@ -120,7 +121,7 @@ impl Tally {
         match mode {
             Mode::Peek => return,
             Mode::Charge => return self.charged_after(charged),
-            Mode::Check | Mode::CheckUpTo => decisions.granted.add(charged, writer),
+            Mode::Check | Mode::CheckUpTo => decisions.charged.add(charged, writer),
         }
         let (origin, is_allowed) = (decision.origin(), decision.is_allowed());
         match origin {
@@ -263,9 +264,11 @@ impl Tally {
         self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that has no decision (it is exempt, its key is missing or ambiguous, or its
-    /// address is unknown), or a denied request that is forwarded.
-    pub(super) fn uncounted(&self, kind: UncountedKind) {
+    /// Counts a request that has no decision, or a denied request that is forwarded.
+    ///
+    /// A request has no decision if it is exempt, its key is missing or ambiguous, its address is
+    /// unknown, or too many rules match it.
+    pub(super) fn uncounted(&self, kind: OutsideDecisions) {
         self.uncounted[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::names::{OTHER_LIMITS, OTHER_RULES, RESERVED};
 use super::shard::{NameCounts, TallyShard, UTILIZATION_BOUNDS};
-use super::{Tally, UncountedKind};
+use super::{OutsideDecisions, Tally};
 use crate::decision::Origin;
 use crate::model::{FailureKind, Limit};
 use crate::policy::Policy;
@@ -64,7 +64,7 @@ impl Tally {
         let begun = sum(|shard| &shard.permits_begun);
         let times = self.shards.iter().map(|shard| &shard.decision_times);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let uncounted = |kind: UncountedKind| read(&self.uncounted[kind as usize]);
+        let uncounted = |kind: OutsideDecisions| read(&self.uncounted[kind as usize]);
         // The names of configured limits are added, so that they are reported even before the first
         // denial.
         let configured = self.configured(&state);
@@ -72,16 +72,16 @@ impl Tally {
             name: self.namespace.to_string(),
             store_name: state.store_name.to_owned(),
             decisions: self.decisions(),
-            degraded: uncounted(UncountedKind::Degraded),
+            degraded: uncounted(OutsideDecisions::Degraded),
             uncounted: UncountedRequests {
-                exempt: uncounted(UncountedKind::Exempt),
-                missing_key: uncounted(UncountedKind::MissingKey),
-                ambiguous_key: uncounted(UncountedKind::AmbiguousKey),
-                too_many_rules: uncounted(UncountedKind::TooManyRules),
-                unknown_address: uncounted(UncountedKind::UnknownAddress),
+                exempt: uncounted(OutsideDecisions::Exempt),
+                missing_key: uncounted(OutsideDecisions::MissingKey),
+                ambiguous_key: uncounted(OutsideDecisions::AmbiguousKey),
+                too_many_rules: uncounted(OutsideDecisions::TooManyRules),
+                unknown_address: uncounted(OutsideDecisions::UnknownAddress),
             },
             units: UnitCounts {
-                granted: self.decisions.sum(|decisions| decisions.granted.get()),
+                granted: self.decisions.sum(|decisions| decisions.charged.get()),
                 charged_after: sum(|shard| &shard.charged_after),
                 refunded: sum(|shard| &shard.refunded),
             },

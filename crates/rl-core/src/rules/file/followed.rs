@@ -61,15 +61,16 @@ impl RulesFileStatus {
     }
 
     /// Returns the warnings about the rules that apply. Each is about a value that is valid, but
-    /// probably not intended, such as a rule that gives keys that clients invent counters of their
-    /// own. The log has the same lines.
+    /// probably not intended, such as a rule that counts each key on its own although clients can
+    /// invent keys. The log has the same lines.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Returns the time at which the present reading began, if it takes longer than the pause
-    /// between two readings, because the file system hangs. The last valid rules continue to apply.
+    /// Returns the time at which the present reading began, if it has lasted longer than the pause
+    /// between two readings, probably because the file system hangs. Meanwhile the last valid rules
+    /// continue to apply.
     #[must_use]
     pub const fn hanging_since(&self) -> Option<Timestamp> {
         self.hanging_since

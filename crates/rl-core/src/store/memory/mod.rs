@@ -9,11 +9,11 @@
 //!     LayoutRegistry the windows that the lanes of a packed entry hold          (layout.rs)
 //! ```
 //!
-//! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
-//! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
-//! then charges all of them or none. One comparison of the lanes of a packed entry decides nearly all
-//! requests under up to six fixed windows. A request of several parts locks the shards of all its
-//! subjects (`parts.rs`).
+//! One decision hashes the subject, locks the shard, reads the clock, and finds the entry. Under up
+//! to six fixed windows, one comparison of the lanes of a packed entry decides nearly all requests.
+//! Otherwise the decision runs the plan of the policy over the states of the entry (`run.rs`,
+//! `algorithm/plan.rs`). The plan judges all limits, then charges all of them or none. A request of
+//! several parts locks the shards of all its subjects (`parts.rs`).
 
 mod entry;
 mod layout;
@@ -185,15 +185,15 @@ fn decide_without_lanes(
     // could not keep them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
     let DecideArgs { policy, cost, .. } = args;
-    // The decision is completed inside the answer, so that it is not copied.
-    let mut answer = MaybeReady::ready(Ok(Decision::pending(policy, cost)));
-    if let MaybeReady::Ready(Some(Ok(decision))) = &mut answer {
+    // The decision is completed inside the result, so that it is not copied.
+    let mut result = MaybeReady::ready(Ok(Decision::pending(policy, cost)));
+    if let MaybeReady::Ready(Some(Ok(decision))) = &mut result {
         match shard.decide(subject, args, decision) {
             Ok(()) => decision.note_clock(now),
-            Err(TooManyStates) => answer = MaybeReady::ready(Err(too_many_states())),
+            Err(TooManyStates) => result = MaybeReady::ready(Err(too_many_states())),
         }
     }
-    answer
+    result
 }
 
 /// Returns the error of a charge that would exceed the number of states that one subject may have.
@@ -207,7 +207,8 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        // A function of its own for each case, so that neither saves registers for the other.
+        // Both functions stay out of line, so that neither saves registers that only the other
+        // needs.
         match request.parts {
             [part] if part.is_plain() => self.decide_part(part, &request),
             _ => MaybeReady::ready(self.decide_parts(&request)),

@@ -292,7 +292,8 @@ impl Shard {
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
 
-    /// Decides for a subject without an entry. Creates an entry if something is charged to it.
+    /// Decides for a subject without an entry. Creates an entry if units are charged. If the shard
+    /// has no room for it, the entry that new subjects share decides.
     #[cold]
     #[inline(never)]
     fn decide_newcomer(

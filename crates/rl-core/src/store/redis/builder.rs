@@ -445,8 +445,7 @@ impl RedisStoreBuilder {
     }
 }
 
-// URLs, the login and the settings of TLS may contain secrets. Of these, only the schemes of URLs
-// are shown.
+// URLs, the login and the settings of TLS may contain secrets. Only the schemes of URLs are shown.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStoreBuilder")

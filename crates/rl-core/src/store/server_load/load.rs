@@ -209,7 +209,7 @@ impl ServerLoad {
         let from = began.load(Ordering::Relaxed);
         let period = Duration::from_micros(sent_at.saturating_sub(from));
         let is_over = period >= WINDOW;
-        // If another thread begins the next period, that thread counts this one.
+        // If another thread begins the next period first, that thread stores the rate of this one.
         if is_over
             && began.compare_exchange(from, sent_at, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -240,9 +240,10 @@ impl ServerLoad {
         }
     }
 
-    /// Checks the bound again after `in_flight` decisions have reached it. Lifts a bound that has not
-    /// been needed for some seconds. Raises it for later decisions if the server makes more of them in
-    /// time than it allows.
+    /// Checks the bound again after `in_flight` decisions have reached it.
+    ///
+    /// Lifts the bound if it has not been needed for some seconds. Otherwise, raises it for later
+    /// decisions if the server makes more decisions in time than the bound allows.
     ///
     /// # Errors
     ///
@@ -329,9 +330,10 @@ impl ServerLoad {
         if replies == 0 || sent_at < window.valid_from {
             return;
         }
-        // Take the highest of three rates, so that a pause of this process does not lower the bound:
-        // that of the replies since this decision was sent, that of the replies since `window.from`,
-        // and the one that allows half of the decisions in flight.
+        // A pause of this process must not lower the bound, so take the highest of three rates:
+        // * the rate of replies since this decision was sent,
+        // * the rate of replies since `window.from`,
+        // * the rate at which the bound is half of the decisions in flight.
         let over_window = rate_of(total.wrapping_sub(window.answered_before), now - window.from);
         let rate = rate_of(replies, elapsed).max(over_window).max(bounds.rate_at(in_flight / 2));
         let bound = bounds.bound_at(rate);

@@ -95,7 +95,8 @@ impl Connector {
         &self.generation
     }
 
-    /// Opens a connection to `server` and loads the scripts. Its replies do not count yet.
+    /// Opens a connection to `server` and loads the scripts. Its replies are not counted
+    /// until [`Connection::start_counting`] is called.
     pub(super) async fn open(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.current();
         let with_server = |error: StoreError| error.at_connecting_to(&server.name());

@@ -103,7 +103,7 @@ pub(crate) fn packed(
     if tag.is_some() {
         push_id(&mut key, subject, MAX_KEY_LEN - LOG_SUFFIX_LEN);
     } else {
-        push_tag(&mut key, subject, MAX_KEY_LEN - LOG_SUFFIX_LEN - 1);
+        push_hash_tag(&mut key, subject, MAX_KEY_LEN - LOG_SUFFIX_LEN - 1);
     }
     key
 }
@@ -150,7 +150,7 @@ pub(crate) fn readable<'a>(
     }
     let max_len = MAX_KEY_LEN - SUFFIXES[0].len() - REQUESTS.len();
     if tagged {
-        push_tag(&mut base, subject, max_len - 1);
+        push_hash_tag(&mut base, subject, max_len - 1);
     } else {
         push_id(&mut base, subject, max_len);
     }
@@ -162,7 +162,7 @@ pub(crate) fn readable<'a>(
 }
 
 /// Appends the id as the key's hash tag.
-fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
+fn push_hash_tag(key: &mut String, subject: &Subject, max_len: usize) {
     key.push('{');
     let begin = key.len();
     push_id(key, subject, max_len);
@@ -204,7 +204,7 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
         }
         key.truncate(begin);
         let hash = blake3::hash(text.as_bytes());
-        // The second `~` distinguishes this hash from the digest of an id without text, below.
+        // An id without text is written as one `~` and its digest, so a second `~` keeps both apart.
         let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
     } else {
         let _ = write!(key, "~{}", subject.id());

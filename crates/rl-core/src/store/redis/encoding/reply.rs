@@ -30,7 +30,8 @@ pub(crate) struct ScriptReply {
     /// The number of counters whose missing expiry was restored.
     pub(crate) healed: u64,
     pub(crate) body: ReplyBody,
-    /// The time of the server, if its clock has stepped back to a time before the last change.
+    /// The server's time, if the server's clock has stepped back and is more than 1 ms behind the
+    /// last change of a subject of the call.
     pub(crate) server_time: Option<Timestamp>,
 }
 

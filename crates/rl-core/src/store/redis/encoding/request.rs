@@ -356,8 +356,11 @@ impl RequestEncoder {
         Ok(Some((Command::Script { script, keys, arguments }, parts)))
     }
 
-    /// Returns whether a script can decide a check of several parts together with others: if their
-    /// limits are enforced and have no logs. On a cluster, only subjects of one slot group share a call.
+    /// Returns whether one script call can decide `request` together with other requests.
+    ///
+    /// This needs the packed layout, and on a cluster also slot groups. The request must be a check
+    /// in which every part costs more than 0, is enforced, and has neither a limit in shadow nor a
+    /// log. A concurrency limit is a log too.
     pub(crate) fn can_batch(&self, request: &Request) -> bool {
         let has_logs = |policy: &Policy| {
             let mut limits = policy.limits().iter().map(|named| named.limit().algorithm());

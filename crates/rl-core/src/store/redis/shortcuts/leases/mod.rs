@@ -370,7 +370,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
             return Ok(AfterRefill::Denied(decision));
         }
         let number = guard.slot.with(|slot| slot.lease.as_ref().map(|lease| lease.number));
-        // Without a lease, no number is found, so the units would go back to the server.
+        // No lease has the number `u64::MAX`, so units that the request does not keep go back to the
+        // server.
         let number = number.unwrap_or(u64::MAX);
         Ok(AfterRefill::Taken(self.taken(&refill.part, decision, number)))
     }
@@ -563,7 +564,7 @@ fn with_taken<S: Layer>(
     let is_denied = enforced.any(|(_, decision)| !decision.is_allowed());
     let first = decided.first();
     let at = first.map(Decision::at).unwrap_or_default();
-    // Parts with taken units have the origin of the others, because the request needed them.
+    // Parts with taken units get the origin of the other parts, because the request needed those too.
     let origin = first.map_or(Origin::Store, Decision::origin);
     let mut decided = decided.into_iter();
     let decision = |(part, taken): (&RequestPart, Option<TakenUnits<S>>)| match taken {

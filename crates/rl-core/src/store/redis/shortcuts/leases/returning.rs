@@ -107,7 +107,7 @@ impl<S: Layer> UnitReturner<S> {
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // `give_back` repeats, or counts, what fails. The error is ignored.
+        // `give_back` repeats a failed call or counts it as failed for good, so the error is ignored.
         let _ = self.empty_all(due, is_due).await;
     }
 
@@ -149,7 +149,8 @@ impl<S: Layer> UnitReturner<S> {
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // `give_back` repeats, or counts, what fails. The error is ignored.
+                    // `give_back` repeats a failed call or counts it as failed for good, so the error is
+                    // ignored.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE
@@ -170,7 +171,8 @@ impl<S: Layer> UnitReturner<S> {
     pub(super) fn give_back_later(&self, subject: KeyedSubject, returned: ReturnedUnits) {
         let this = self.clone();
         self.shared.runtime.spawn(async move {
-            // `give_back` repeats, or counts, what fails. The error is ignored.
+            // `give_back` repeats a failed call or counts it as failed for good, so the error is
+            // ignored.
             let _ = this.give_back(&subject, returned).await;
         });
     }
