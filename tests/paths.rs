@@ -80,7 +80,8 @@ enum Normalizer {
     Merge,
     /// Two middlewares of the service, each of which does some steps.
     Steps(Steps, Steps),
-    /// A middleware of the service that decodes the path and reads it in this way, as a gateway does.
+    /// A middleware of the service that decodes the path and reads it in this way, as a gateway
+    /// does.
     Url(Reader),
     /// A middleware of the service that removes `/v1` from the beginning of the path.
     Version,
@@ -473,8 +474,8 @@ fn case(place: Place) -> impl Strategy<Value = Case> {
     })
 }
 
-/// Calls `check` with 25 random services for each place, and with more until 25 requests have reached
-/// the route. `check` returns how many did.
+/// Calls `check` with 25 random services for each place, and with more until 25 requests have
+/// reached the route. `check` returns how many did.
 fn for_each_case(check: impl Fn(&Case) -> usize) {
     let cases = if rl_tests::is_soak() { 1_250 } else { 25 };
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };

@@ -43,8 +43,8 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
     count / TIMES
 }
 
-/// Returns the largest count that a test accepts: a tenth above the count that was measured when the
-/// figure was written. A smaller change can come from the compiler or from random hash keys.
+/// Returns the largest count that a test accepts: a tenth above the count that was measured when
+/// the figure was written. A smaller change can come from the compiler or from random hash keys.
 fn at_most(measured: u64) -> u64 {
     measured + measured / 10
 }
@@ -156,8 +156,8 @@ fn blocks(what: &str, times: u64) -> u64 {
 }
 
 /// Counts the instructions and the allocations that our layer adds to a request, compared with an
-/// app without a layer. The limits have six periods, and the headers have numbers of ten digits. The
-/// test also prints what a layer adds that only sets three headers.
+/// app without a layer. The limits have six periods, and the headers have numbers of ten digits.
+/// The test also prints what a layer adds that only sets three headers.
 #[test]
 fn a_layer_adds_few_instructions_and_allocations_to_a_request() {
     for (framework, measured, allocated) in [("axum", 6_631, 5), ("actix", 5_467, 2)] {

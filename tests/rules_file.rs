@@ -176,7 +176,8 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
                 refused += 1;
                 let before = file.status();
                 way.change(&directory.0, "rules: { clients: { limits: none } }");
-                // A file that is written in place is empty for a moment, which may be refused first.
+                // A file that is written in place is empty for a moment, which may be refused
+                // first.
                 let is_reached = |status: &RulesFileStatus| {
                     let error = status.error().map(ToString::to_string).unwrap_or_default();
                     error.contains("limits.yaml:1:29: limit \"none\"")

@@ -631,8 +631,8 @@ fn a_cached_denial_equals_the_decision_of_the_server() {
     assert!(local.get() > number.get(), "hardly any denial was remembered: {}", local.get());
 }
 
-/// Fault: a release in memory did not advance the time of its entry. If the clock then stepped back,
-/// the next decision had an earlier time than on Redis.
+/// Fault: a release in memory did not advance the time of its entry. If the clock then stepped
+/// back, the next decision had an earlier time than on Redis.
 #[test]
 fn no_decision_precedes_a_release() {
     let places = || Policy::new(["9:concurrency:lease=1second".parse::<Limit>().unwrap()]).unwrap();

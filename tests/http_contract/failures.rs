@@ -20,8 +20,8 @@ fn on(store: RedisStore, on_failure: OnFailure) -> RateLimiter {
     builder.on_store_failure(on_failure).deadline(PATIENCE).build().unwrap()
 }
 
-/// Returns a limiter that allows one request per day, on the server at `url`. The store has the default
-/// limit of the time to connect.
+/// Returns a limiter that allows one request per day, on the server at `url`. The store has the
+/// default limit of the time to connect.
 async fn limiter(url: &str, on_failure: OnFailure) -> RateLimiter {
     on(RedisStore::connect(url).await.unwrap(), on_failure)
 }

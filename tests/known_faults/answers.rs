@@ -58,8 +58,8 @@ impl Observer for Seen {
     }
 }
 
-/// Fault: limits of different rules have the same name, `hour`. The shadow log identified a limit by
-/// its name alone, so the rule that was exceeded first hid the would-be denials of all others.
+/// Fault: limits of different rules have the same name, `hour`. The shadow log identified a limit
+/// by its name alone, so the rule that was exceeded first hid the would-be denials of all others.
 #[tokio::test]
 async fn each_rule_in_shadow_is_reported_once_in_each_window() {
     let (log, _guard) = Log::capture();

@@ -50,7 +50,8 @@ fn wait_of(denial: &Decision) -> Duration {
     }
 }
 
-/// Fills a limit an hour ahead, sets the clock right again, and waits as long as the denial reports.
+/// Fills a limit an hour ahead, sets the clock right again, and waits as long as the denial
+/// reports.
 async fn the_reported_wait_is_enough(store: &dyn Store, clock: &ManualClock, policy: &Policy) {
     let subject = Subject::consumer(&policy.limits()[0].limit().to_string());
     clock.set(START.plus_micros(3_600_000_000));

@@ -1,4 +1,5 @@
-//! Requests to gRPC services with another method than `POST`, over HTTP/2 and beside routes of axum.
+//! Requests to gRPC services with another method than `POST`, over HTTP/2 and beside routes of
+//! axum.
 //!
 //! tonic chooses the handler by the path alone, so clients got around rules for `POST`.
 
@@ -145,8 +146,8 @@ fn mixed_rules(prefix: &str) -> Rules {
     posts(&format!("{prefix}{CHECK}"), 3).rule(page.limit(Limit::per_hour(1)))
 }
 
-/// The limiter recognizes the routes of gRPC services. Outside the routes, it recognizes the path of
-/// a call.
+/// The limiter recognizes the routes of gRPC services. Outside the routes, it recognizes the path
+/// of a call.
 #[tokio::test]
 async fn a_rule_for_post_counts_grpc_calls_beside_routes_of_axum() {
     let outside = layer(mixed_rules("")).layer(mixed());

@@ -11,8 +11,8 @@ use super::scripted_store::ScriptedStore;
 use crate::redis::failure::PASSWORD;
 use crate::redis::failure::log::Log;
 
-/// The longest wait for a connection. It is long enough for a busy machine, and for a system without
-/// a name server to give up.
+/// The longest wait for a connection. It is long enough for a busy machine, and for a system
+/// without a name server to give up.
 const WAIT: Duration = Duration::from_secs(20);
 
 fn builder(url: &str) -> RedisStoreBuilder {

@@ -79,8 +79,8 @@ async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
     contract(&sockets[0], &sockets[1], &sockets[2]).await;
 }
 
-/// Returns limiters that need the address: for the default key, for the key of a rule, for the match
-/// of a rule, and for the key of a rule in a file.
+/// Returns limiters that need the address: for the default key, for the key of a rule, for the
+/// match of a rule, and for the key of a rule in a file.
 fn by_address() -> [HttpLimiter; 4] {
     let limiter =
         |rules: Rules| HttpLimiter::new(RateLimiter::builder().rules(rules).build().unwrap());

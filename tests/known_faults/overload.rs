@@ -232,8 +232,8 @@ async fn a_store_that_stops_answering_under_load_is_an_outage() {
     }
 }
 
-/// Fault: at the start of a flood, the store may not answer for a while. That was taken for an outage,
-/// until the first requests were refused.
+/// Fault: at the start of a flood, the store may not answer for a while. That was taken for an
+/// outage, until the first requests were refused.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_does_not_answer_at_the_start_of_a_flood_is_overloaded() {
     let store = SlowStore::start(40);

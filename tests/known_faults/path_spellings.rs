@@ -272,8 +272,8 @@ async fn a_backslash_avoids_no_rule_of_a_gateway() {
     }
 }
 
-/// Returns the path that a gateway requests from another service. It has decoded the rest of the path
-/// that was sent to it, and has written it after the slash of a URL.
+/// Returns the path that a gateway requests from another service. It has decoded the rest of the
+/// path that was sent to it, and has written it after the slash of a URL.
 type Forward = fn(&str) -> Option<String>;
 
 fn in_url(rest: &str) -> Option<String> {
@@ -292,8 +292,8 @@ fn in_target(rest: &str) -> Option<String> {
     Some(target.path().to_owned())
 }
 
-/// The steps of a client of URLs were one step. A client that does only some of them, or a service that
-/// merges slashes at one place only, read a path that was none of the forms.
+/// The steps of a client of URLs were one step. A client that does only some of them, or a service
+/// that merges slashes at one place only, read a path that was none of the forms.
 #[tokio::test]
 async fn a_decoded_path_avoids_no_rule_of_a_gateway() {
     for (template, forward, path, target) in [
@@ -324,8 +324,8 @@ async fn a_decoded_path_avoids_no_rule_of_a_gateway() {
     }
 }
 
-/// Steps changed all places of a path at once. A service that changed one of them, and had a parameter at
-/// another one, read a path that was none of the forms.
+/// Steps changed all places of a path at once. A service that changed one of them, and had a
+/// parameter at another one, read a path that was none of the forms.
 #[tokio::test]
 async fn a_separator_at_each_place_avoids_no_rule() {
     let routes = |path: &str| Router::new().route(path, any(async || "/reached"));
@@ -355,8 +355,8 @@ async fn a_separator_at_each_place_avoids_no_rule() {
     }
 }
 
-/// A limiter in a nested router took an ordinary path for a rewritten one, because the prefix was encoded
-/// in another way, or because axum had not removed it. An exemption then did not apply.
+/// A limiter in a nested router took an ordinary path for a rewritten one, because the prefix was
+/// encoded in another way, or because axum had not removed it. An exemption then did not apply.
 #[tokio::test]
 async fn an_ordinary_path_in_a_nested_router_keeps_its_exemption() {
     for (prefix, exempt, path) in [

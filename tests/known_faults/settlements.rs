@@ -1,5 +1,5 @@
-//! Requests that end while Redis executes no write. Their places and refunds are not lost: the store
-//! repeats what Redis has certainly not executed, until the fault ends.
+//! Requests that end while Redis executes no write. Their places and refunds are not lost: the
+//! store repeats what Redis has certainly not executed, until the fault ends.
 
 use std::time::Duration;
 
@@ -83,8 +83,8 @@ impl InFlight {
         ])
     }
 
-    /// Ends all requests. Asserts that settling them fails, except that a full server may settle the
-    /// reservation: this begins with a removal, which needs no memory.
+    /// Ends all requests. Asserts that settling them fails, except that a full server may settle
+    /// the reservation: this begins with a removal, which needs no memory.
     async fn end(&mut self, kind: FailureKind) {
         self.dropped.clear();
         let reservation = self.settled.pop().unwrap();

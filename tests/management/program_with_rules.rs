@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use super::server::Process;
 use super::{dated, parse, until};
 
-/// Fault: beside rules, the use of a consumer that was denied was 0, no decision could be explained,
-/// a reset did nothing and was answered with 204, the console said that calls are rejected with 503,
-/// and the log contained an outage.
+/// Fault: beside rules, the use of a consumer that was denied was 0, no decision could be
+/// explained, a reset did nothing and was answered with 204, the console said that calls are
+/// rejected with 503, and the log contained an outage.
 #[tokio::test]
 async fn a_denied_consumer_is_shown_explained_and_reset_in_a_program_with_rules() {
     let place = format!("127.0.0.1:{}", free_port());

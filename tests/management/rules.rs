@@ -416,8 +416,8 @@ async fn the_console_shows_and_resets_each_rule() {
     .await;
 }
 
-/// Only if the store is really down, the counters cannot be reached, and the page says what calls do
-/// now.
+/// Only if the store is really down, the counters cannot be reached, and the page says what calls
+/// do now.
 #[tokio::test]
 async fn an_outage_is_reported_as_it_is() {
     for (on_failure, status, consequence) in [
@@ -560,8 +560,8 @@ async fn identify(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Fault: for a client in a tier of its request's extensions, usage and console showed the limits of
-/// clients without a tier, and a limit of the tier could not be reset.
+/// Fault: for a client in a tier of its request's extensions, usage and console showed the limits
+/// of clients without a tier, and a limit of the tier could not be reset.
 #[tokio::test]
 async fn limits_of_a_tier_in_the_extensions_of_requests_are_shown_and_reset() {
     let redis = RedisServer::start();

@@ -283,8 +283,8 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
     assert_eq!(digits[0], digits[1]);
 }
 
-/// Fault: the server spoke for the services. It said what calls do in an outage, and reported that a
-/// consumer had used nothing that the services counted under a rule.
+/// Fault: the server spoke for the services. It said what calls do in an outage, and reported that
+/// a consumer had used nothing that the services counted under a rule.
 #[tokio::test]
 async fn the_server_says_only_what_it_knows_about_the_services() {
     let mut redis = RedisServer::start();
@@ -357,8 +357,8 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
     }
 }
 
-/// Fault: without the name of the rule, the server answered a reset with 204 that reset nothing, and
-/// reported that the consumer had used nothing and that limits were enforced.
+/// Fault: without the name of the rule, the server answered a reset with 204 that reset nothing,
+/// and reported that the consumer had used nothing and that limits were enforced.
 #[tokio::test]
 async fn the_server_says_that_services_may_count_under_rules() {
     let redis = RedisServer::start();

@@ -271,8 +271,8 @@ async fn a_dead_receiver_neither_slows_decisions_nor_fills_memory() {
     assert_eq!(webhooks.stats().dropped, 16);
 }
 
-/// A receiver that answers slower than events arrive loses events, although it accepts each delivery.
-/// The log names the receiver that lost events, and how many.
+/// A receiver that answers slower than events arrive loses events, although it accepts each
+/// delivery. The log names the receiver that lost events, and how many.
 #[tokio::test]
 async fn lost_events_are_logged_with_the_receiver_that_lost_them() {
     let (log, _guard) = Log::capture();

@@ -17,8 +17,8 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a server that scrapes `target` five times in a second, with the rule files in the folder
-    /// `rules`.
+    /// Starts a server that scrapes `target` five times in a second, with the rule files in the
+    /// folder `rules`.
     pub(super) fn start(target: &str, rules: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<_> = ["rules.yml", "alerts.yml"]

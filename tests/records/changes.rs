@@ -245,7 +245,8 @@ async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
             ended += usize::from(updated.is_some());
             made += usize::from(updated.is_none() && calls(&record) == next);
         }
-        // On a busy machine, the database may commit between two polls. The search then starts again.
+        // On a busy machine, the database may commit between two polls. The search then starts
+        // again.
         match (ended, made) {
             (20, 0) if begun.elapsed() < GIVE_UP => left = 1,
             (20, _) => break,

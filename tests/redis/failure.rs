@@ -19,8 +19,8 @@ use rl_tests::web::GIVE_UP;
 use rl_tests::{Bystander, RedisServer, connected, is_soak};
 use tracing::Level;
 
-/// Returns the longest acceptable time of a decision. In a soak test, it is the deadline and a delay
-/// of the machine.
+/// Returns the longest acceptable time of a decision. In a soak test, it is the deadline and a
+/// delay of the machine.
 fn in_time() -> Duration {
     if is_soak() { Duration::from_millis(100 + 150) } else { Duration::from_secs(20) }
 }

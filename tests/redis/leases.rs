@@ -272,8 +272,8 @@ async fn a_reset_of_one_limit_returns_the_leased_units_to_the_others() {
     }
 }
 
-/// Fault: each denied request leased units of the fleet and put them back without a bound, so that a
-/// client over its own limit took them from other instances.
+/// Fault: each denied request leased units of the fleet and put them back without a bound, so that
+/// a client over its own limit took them from other instances.
 #[tokio::test]
 async fn denied_requests_leave_at_most_one_lease_of_the_fleet_unspent() {
     const LEASE: u32 = 10;

@@ -158,8 +158,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
 }
 
 /// In the damaged state, the three bytes of the remaining time of a window contain the largest
-/// number, so this window of one second would end in sixteen seconds. The subject must fail, and the
-/// other subjects of the batch must be decided.
+/// number, so this window of one second would end in sixteen seconds. The subject must fail, and
+/// the other subjects of the batch must be decided.
 #[tokio::test]
 async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let server = RedisServer::start();

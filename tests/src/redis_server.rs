@@ -164,9 +164,9 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Returns the builder of a store on the server, which waits up to a minute for a connection and
-    /// for each reply. On a busy machine, both may take longer than the default waits. Under a clock
-    /// of the test, pages of logs are small.
+    /// Returns the builder of a store on the server, which waits up to a minute for a connection
+    /// and for each reply. On a busy machine, both may take longer than the default waits. Under a
+    /// clock of the test, pages of logs are small.
     pub fn patient_store(&self) -> RedisStoreBuilder {
         let patience = Duration::from_secs(60);
         let store = RedisStore::builder(&self.url()).connection_wait(patience);

@@ -104,8 +104,9 @@ impl RateLimit {
 
     /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
     ///
-    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency limit.
-    /// So return at least 1 if the client chooses the cost, or if the response contains the final one.
+    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency
+    /// limit. So return at least 1 if the client chooses the cost, or if the response contains the
+    /// final one.
     ///
     /// An outer middleware can leave a value in the extensions of the request, such as the size of
     /// a body that it has read. [`RequestExt`](crate::RequestExt) reads that value.

@@ -98,7 +98,8 @@ impl RequestInfo for ActixRequest<'_> {
         self.request.method().as_str()
     }
 
-    /// Returns whether a body may follow. Over HTTP/2, actix-web does not know it, and returns true.
+    /// Returns whether a body may follow. Over HTTP/2, actix-web does not know it, and returns
+    /// true.
     fn may_have_body(&self) -> bool {
         !matches!(self.request.parts().1, Payload::None)
     }

@@ -48,7 +48,8 @@ impl Admin {
     /// Returns a builder for an API that manages `records` and the counters of `limiter`.
     ///
     /// Pass the limiter of the service, or a limiter with the same rules or policies, store and
-    /// namespace. With [rules](rl_core::rules), the API works under each rule that counts a subject.
+    /// namespace. With [rules](rl_core::rules), the API works under each rule that counts a
+    /// subject.
     pub fn builder(records: Records, limiter: RateLimiter) -> AdminBuilder {
         AdminBuilder {
             records,

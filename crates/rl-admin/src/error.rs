@@ -197,8 +197,8 @@ impl ApiError {
         self
     }
 
-    /// Returns the error of a reset with the names of the rules under which counters were reset, and
-    /// of those under which they were not.
+    /// Returns the error of a reset with the names of the rules under which counters were reset,
+    /// and of those under which they were not.
     pub(crate) fn partly_done(mut self, reset: &[&str], not_reset: &[&str]) -> Self {
         let reset = match reset {
             [] => String::new(),
@@ -353,8 +353,8 @@ impl From<StoreError> for ApiError {
             _ => message.to_owned(),
         };
         let mut converted = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        // A damaged counter is not an outage, because the store has replied. Neither is a store that
-        // has no counters.
+        // A damaged counter is not an outage, because the store has replied. Neither is a store
+        // that has no counters.
         if !matches!(error.kind(), FailureKind::Corrupt | FailureKind::Unsupported) {
             converted.failure = Some(Box::new(DependencyFailure {
                 dependency: Dependency::Counters,

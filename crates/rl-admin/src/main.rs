@@ -128,8 +128,9 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// Returns the policies for subjects that are not consumers: `anonymous` is the limit per hour of an
-/// address and of an unknown client. The limits of other subjects are in the programs of services.
+/// Returns the policies for subjects that are not consumers: `anonymous` is the limit per hour of
+/// an address and of an unknown client. The limits of other subjects are in the programs of
+/// services.
 fn others(anonymous: CallLimit) -> ByRealm {
     let policies = ByRealm::unlimited_by_default();
     match anonymous {

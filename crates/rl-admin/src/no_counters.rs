@@ -4,7 +4,8 @@ use rl_core::store::{
 use rl_core::time::Timestamp;
 use rl_core::{Decision, FailureKind, MaybeReady, StoreError};
 
-/// The store of a server without Redis, which reaches no counters of services. Each operation fails.
+/// The store of a server without Redis, which reaches no counters of services. Each operation
+/// fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoCounters;
 

@@ -72,8 +72,8 @@ impl<'a> SubjectRules<'a> {
         tier_of(rule, self.tier.as_deref())
     }
 
-    /// Returns the rule whose counters are shown first: one whose limits a source finds, such as the
-    /// records, or else the first.
+    /// Returns the rule whose counters are shown first: one whose limits a source finds, such as
+    /// the records, or else the first.
     pub(crate) fn main(&self) -> Option<usize> {
         let has_source =
             |rule: &Option<CountingRule>| rule.as_ref().is_some_and(|rule| rule.has_source);
@@ -406,8 +406,8 @@ pub(crate) fn tier_of(rule: &CountingRule, tier: Option<&str>) -> Option<String>
     }
 }
 
-/// Returns a sentence about the rules that have other limits for requests in a tier. It names no rule
-/// for which the tier of the subject is known, because the limits of this tier are shown.
+/// Returns a sentence about the rules that have other limits for requests in a tier. It names no
+/// rule for which the tier of the subject is known, because the limits of this tier are shown.
 pub(crate) fn note_on_tiers<'a>(rules: impl Iterator<Item = &'a CountingRule>) -> Option<String> {
     let tiered = rules.filter(|rule| !rule.tiers.is_empty() && rule.tier.is_none());
     let named = tiered.map(|rule| format!("{} ({})", rule.name, rule.tiers.join(", ")));

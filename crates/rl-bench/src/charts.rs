@@ -141,7 +141,8 @@ impl Chart {
         }
     }
 
-    /// Returns the beginning of the chart. `described` is a text with its numbers, for screen readers.
+    /// Returns the beginning of the chart. `described` is a text with its numbers, for screen
+    /// readers.
     fn head(&self, described: &str) -> String {
         let [title, note, described] = [self.title, self.note, described].map(escape);
         format!(
@@ -177,8 +178,8 @@ fn lines(table: &Table) -> Vec<Line<'_>> {
     columns.map(|(column, name)| (name.as_str(), points(column).collect())).collect()
 }
 
-/// Returns round numbers for an axis, the last at or above `high`: for a linear axis about five from
-/// 0, for a logarithmic one the first at most `low`.
+/// Returns round numbers for an axis, the last at or above `high`: for a linear axis about five
+/// from 0, for a logarithmic one the first at most `low`.
 fn ticks(is_logarithmic: bool, (low, high): (f64, f64)) -> Vec<f64> {
     if !is_logarithmic {
         let power = 10_f64.powi((high / 5.0).log10().floor() as i32);

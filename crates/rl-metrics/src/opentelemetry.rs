@@ -42,9 +42,9 @@ use crate::text::bound_text;
 ///
 /// # Many limits
 ///
-/// The SDK keeps 2 000 series of an instrument by default. It adds further ones up as one series with
-/// the attribute `otel.metric.overflow`. The histogram of a limit has 5 buckets, so 400 limits or
-/// more need a higher bound:
+/// The SDK keeps 2 000 series of an instrument by default. It adds further ones up as one series
+/// with the attribute `otel.metric.overflow`. The histogram of a limit has 5 buckets, so 400 limits
+/// or more need a higher bound:
 ///
 /// ```
 /// use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};

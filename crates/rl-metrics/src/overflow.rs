@@ -14,8 +14,8 @@ pub(crate) const MAX_LIMITERS: usize = 100;
 const REPLACED: [&str; 5] = ["file", "limit", "limiter", "rule", "store"];
 
 /// Adds the numbers of many limiters up, under the common name `(other)` for limiters, stores, rule
-/// files, rules and limits. [`STORE_UP`] is 0 if it is 0 for one of them. Settings of limits are left out, because
-/// they have no sum.
+/// files, rules and limits. [`STORE_UP`] is 0 if it is 0 for one of them. Settings of limits are
+/// left out, because they have no sum.
 pub(crate) fn combine(samples: Vec<Sample>) -> Vec<Sample> {
     let is_sum = |sample: &Sample| ![LIMIT_MAX, LIMIT_PERIOD].contains(&sample.series);
     let mut combined = BTreeMap::<(&str, Vec<String>), Sample>::new();

@@ -88,8 +88,8 @@ impl RateLimitLayer {
     /// This setting is for services whose CORS layer is inside the limiter.
     ///
     /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is
-    /// exempt, if it has no body and no header that overrides the method. A request that may reach a
-    /// gRPC service is never exempt. A client can send any number of preflights, so only the CORS
+    /// exempt, if it has no body and no header that overrides the method. A request that may reach
+    /// a gRPC service is never exempt. A client can send any number of preflights, so only the CORS
     /// layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
@@ -98,8 +98,9 @@ impl RateLimitLayer {
 
     /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
     ///
-    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency limit.
-    /// So return at least 1 if the client chooses the cost, or if the response contains the final one.
+    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency
+    /// limit. So return at least 1 if the client chooses the cost, or if the response contains the
+    /// final one.
     ///
     /// An outer layer can leave a value in the extensions of the request, such as the size of a
     /// body that it has read. [`RequestExt`](crate::RequestExt) reads that value.

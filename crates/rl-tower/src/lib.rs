@@ -70,12 +70,12 @@
 //! ```
 //!
 //! tonic ignores the method of a request, so with the feature `tonic` the limiter does too: rules,
-//! exemptions and closures see `POST`, and a rule or an exemption also sees what the client sent. The
-//! limiter recognizes services inside a server of tonic, and routes of axum that end with
-//! `/package.Service/…` or `/Service/{*rest}`, as tonic adds them. Where the route does not name the
-//! service (`/{*rest}`, `/{service}/{method}`), and where axum reports no route, such as outside a
-//! router, it recognizes the path `/package.Service/Method`. For a service without a package there,
-//! write rules without a method.
+//! exemptions and closures see `POST`, and a rule or an exemption also sees what the client sent.
+//! The limiter recognizes services inside a server of tonic, and routes of axum that end with
+//! `/package.Service/…` or `/Service/{*rest}`, as tonic adds them. Where the route does not name
+//! the service (`/{*rest}`, `/{service}/{method}`), and where axum reports no route, such as
+//! outside a router, it recognizes the path `/package.Service/Method`. For a service without a
+//! package there, write rules without a method.
 //!
 //! Browsers use gRPC-Web. The layer of `tonic-web` belongs *outside* the limiter, so that it
 //! translates the denials.

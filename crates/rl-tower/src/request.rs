@@ -240,8 +240,8 @@ mod tests {
         axum::Router::new().route("/login", axum::routing::get(async || "in")).layer(layer)
     }
 
-    /// Fault: a rule for `/acme/login` counted nothing if a middleware had put this path in place of
-    /// another one before a nested router with a parameter.
+    /// Fault: a rule for `/acme/login` counted nothing if a middleware had put this path in place
+    /// of another one before a nested router with a parameter.
     #[cfg(feature = "axum")]
     #[tokio::test]
     async fn a_rewritten_path_avoids_no_rule_in_a_nested_router_with_a_parameter() {
@@ -304,8 +304,8 @@ mod tests {
         }
     }
 
-    /// Fault: a request that a handler of a nested router passed on to another router avoided the rule
-    /// for the path there.
+    /// Fault: a request that a handler of a nested router passed on to another router avoided the
+    /// rule for the path there.
     #[cfg(feature = "axum")]
     #[tokio::test]
     async fn a_request_that_a_handler_passes_to_another_router_avoids_no_rule() {
@@ -328,8 +328,8 @@ mod tests {
         }
     }
 
-    /// Fault: if a router before the nested one had a parameter of the same name, its value was taken
-    /// for the prefix, so a rule for the rewritten path counted nothing.
+    /// Fault: if a router before the nested one had a parameter of the same name, its value was
+    /// taken for the prefix, so a rule for the rewritten path counted nothing.
     #[cfg(feature = "axum")]
     #[tokio::test]
     async fn a_parameter_whose_name_occurs_twice_avoids_no_rule() {
@@ -350,8 +350,8 @@ mod tests {
         }
     }
 
-    /// Fault: under a nested router, rules and exemptions saw the path without its prefix, so a rule
-    /// for `/api/login` counted nothing.
+    /// Fault: under a nested router, rules and exemptions saw the path without its prefix, so a
+    /// rule for `/api/login` counted nothing.
     #[cfg(feature = "axum")]
     #[tokio::test]
     async fn a_nested_router_does_not_change_the_path() {

@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// The first one holds a copy of the decision until the response is there. The extensions of the
-    /// response were empty, so they allocate a map, its table, and a box for the decision.
+    /// The first one holds a copy of the decision until the response is there. The extensions of
+    /// the response were empty, so they allocate a map, its table, and a box for the decision.
     #[test]
     fn a_decision_in_the_response_needs_four_more_allocations() {
         let limited = allocations(&mut layer(100).expose_decision().layer(Handler));

@@ -4,9 +4,9 @@
 //! the number of units in a lease.
 //!
 //! It makes rounds of concurrent requests until its input is closed. After each round, it prints a
-//! line of numbers: the decided requests, the allowed requests of each key and of each customer, the
-//! requests without a decision, and the charges that could not be given back. Before it ends, it
-//! returns its leases and prints such a line once more.
+//! line of numbers: the decided requests, the allowed requests of each key and of each customer,
+//! the requests without a decision, and the charges that could not be given back. Before it ends,
+//! it returns its leases and prints such a line once more.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

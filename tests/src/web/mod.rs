@@ -43,8 +43,8 @@ use rl_core::{Decision, MemoryStore, RateLimiter, RateLimiterBuilder};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The time limit for a condition that a test waits for. It only ends tests that hang, so it is long
-/// enough for a busy machine.
+/// The time limit for a condition that a test waits for. It only ends tests that hang, so it is
+/// long enough for a busy machine.
 pub const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// A framework whose adapter is under test.

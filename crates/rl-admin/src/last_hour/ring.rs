@@ -14,8 +14,8 @@ const HOUR: u64 = 3_600_000_000;
 /// less than the interval of the task, because the ticks of the task are not exact.
 const SHORTEST: u64 = 9_000_000;
 
-/// The largest step back of the clock that keeps the samples, in microseconds. It bounds the time for
-/// which the current sample does not grow longer.
+/// The largest step back of the clock that keeps the samples, in microseconds. It bounds the time
+/// for which the current sample does not grow longer.
 const SMALL_STEP: u64 = 10_000_000;
 
 /// The samples of the last hour.

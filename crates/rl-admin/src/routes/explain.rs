@@ -29,8 +29,8 @@ pub(super) struct Explanation {
     /// network.
     #[schema(example = "consumer/abc123")]
     subject: String,
-    /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is unknown,
-    /// as it is if only rules of `pairs` may deny it.
+    /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is
+    /// unknown, as it is if only rules of `pairs` may deny it.
     allowed: Option<bool>,
     /// The reason as a text.
     reason: String,
@@ -49,11 +49,11 @@ pub(super) struct Explanation {
     note: Option<String>,
     /// The decision of each rule that counts the request. A limiter without rules has one entry.
     rules: Vec<RuleExplanation>,
-    /// The rules that count the subject only together with another one, such as each consumer on each
-    /// route. Their decisions are unknown.
+    /// The rules that count the subject only together with another one, such as each consumer on
+    /// each route. Their decisions are unknown.
     pairs: Vec<String>,
-    /// The other rules that are not included: they do not match the request, or count other subjects
-    /// than this one, the address of the query, and all requests together.
+    /// The other rules that are not included: they do not match the request, or count other
+    /// subjects than this one, the address of the query, and all requests together.
     other_rules: Vec<String>,
     /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
     /// and `null` if waiting does not help, or if it is unknown whether the request is allowed.

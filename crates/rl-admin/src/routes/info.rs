@@ -25,8 +25,8 @@ pub(super) struct Info {
     technology: Option<&'static str>,
     /// Whether the counters can be reached now.
     service_available: bool,
-    /// Whether limits are enforced now: the limiter is enabled, not every limit is in shadow, and the
-    /// counters can be reached. `null` if this server is not the service.
+    /// Whether limits are enforced now: the limiter is enabled, not every limit is in shadow, and
+    /// the counters can be reached. `null` if this server is not the service.
     #[schema(required = true)]
     currently_active: Option<bool>,
     /// The same value as `currently_active`, under its older name.

@@ -22,8 +22,8 @@ pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// Responds with a stored record and its `ETag`. Adds a warning if no rule enforces the record, or if
-/// it lifts the limits of the consumer's tier or the defaults.
+/// Responds with a stored record and its `ETag`. Adds a warning if no rule enforces the record, or
+/// if it lifts the limits of the consumer's tier or the defaults.
 pub(super) async fn written_record(
     context: &Context,
     status: StatusCode,
@@ -37,8 +37,8 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
     (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
 }
 
-/// Returns a warning if no rule enforces a record, or if it has no limit and so lifts those of a tier
-/// or the defaults.
+/// Returns a warning if no rule enforces a record, or if it has no limit and so lifts those of a
+/// tier or the defaults.
 pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
     let consumer = Subject::consumer(&record.content.consumer_id);
     if let Some(note) = note_on_unenforced_records(context, &consumer) {

@@ -12,8 +12,8 @@ use crate::wire::TopSubjects;
 
 /// Lists the subjects with the most denials, or with the most granted units
 ///
-/// The numbers are estimates of this process. Without the role `CanSeeSubjectIds`, subjects are shown
-/// only as a keyed hash.
+/// The numbers are estimates of this process. Without the role `CanSeeSubjectIds`, subjects are
+/// shown only as a keyed hash.
 #[utoipa::path(get, path = "/management/top-subjects", tag = "subjects", params(TopQuery),
     responses((status = OK, body = TopSubjects), ErrorResponses))]
 pub(super) async fn list(

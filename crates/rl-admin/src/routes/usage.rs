@@ -32,8 +32,8 @@ pub(super) struct Usage {
     note: Option<String>,
     /// The usage under each rule that may count the subject. A limiter without rules has one entry.
     rules: Vec<RuleUsage>,
-    /// The rules that count the subject only together with another one, such as each consumer on each
-    /// route. Their counters are neither included nor reset.
+    /// The rules that count the subject only together with another one, such as each consumer on
+    /// each route. Their counters are neither included nor reset.
     pairs: Vec<String>,
 }
 
@@ -96,8 +96,8 @@ pub(super) async fn read(
 pub(super) struct ResetReport {
     /// The rules under which limits were reset.
     reset: Vec<String>,
-    /// The rules that count the subject only together with another one, such as each consumer on each
-    /// route. Their counters cannot be found by the subject alone.
+    /// The rules that count the subject only together with another one, such as each consumer on
+    /// each route. Their counters cannot be found by the subject alone.
     not_reset: Vec<String>,
     /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -46,8 +46,8 @@ impl WebhooksBuilder {
         self
     }
 
-    /// Sets the number of events that may wait for each receiver. Further ones are dropped. Defaults
-    /// to 1 000.
+    /// Sets the number of events that may wait for each receiver. Further ones are dropped.
+    /// Defaults to 1 000.
     pub fn queue(mut self, events: usize) -> Self {
         self.queue = events.max(1);
         self
@@ -96,8 +96,8 @@ impl WebhooksBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the secret has fewer than 16 bytes, if there is no URL, or if a URL is not
-    /// valid. The error quotes none of them.
+    /// Returns an error if the secret has fewer than 16 bytes, if there is no URL, or if a URL is
+    /// not valid. The error quotes none of them.
     ///
     /// # Panics
     ///

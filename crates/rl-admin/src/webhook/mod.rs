@@ -2,11 +2,12 @@
 //!
 //! 1. **A receiver never slows decisions.** An event is put into a bounded queue of each receiver,
 //!    without waiting. A full queue drops the event, and [`WebhookStats::dropped`] counts it.
-//! 2. **Delivery is tried several times**, with growing pauses of random length, and a time limit for
-//!    each attempt. It is tried again after a failed connection, a timeout, 408, 429 and 5xx.
+//! 2. **Delivery is tried several times**, with growing pauses of random length, and a time limit
+//!    for each attempt. It is tried again after a failed connection, a timeout, 408, 429 and 5xx.
 //! 3. **Every delivery is signed**, as below. A receiver can verify its origin and its age.
 //! 4. **Nothing personal or secret is sent or logged.** Subjects are shown as the same keyed
-//!    hash as in the log. Log lines name only the host of a receiver, because its path may be a secret.
+//!    hash as in the log. Log lines name only the host of a receiver, because its path may be a
+//!    secret.
 //!
 //! # The signature
 //!
@@ -24,7 +25,8 @@
 //! A receiver verifies a delivery in four steps:
 //!
 //! 1. It rejects a timestamp that differs from its clock by more than five minutes.
-//! 2. It computes the HMAC of the timestamp as it was received, a full stop, and the bytes of the body.
+//! 2. It computes the HMAC of the timestamp as it was received, a full stop, and the bytes of the
+//!    body.
 //! 3. It compares the result with the signature in constant time.
 //! 4. It ignores an id that it has processed before.
 //!
@@ -34,9 +36,9 @@
 //!
 //! # Where requests go
 //!
-//! Only settings name receivers, never data of a request. Redirects are not followed, no proxy of the
-//! environment is used, and the body of the response is not read. The address that was checked is the
-//! address that is used:
+//! Only settings name receivers, never data of a request. Redirects are not followed, no proxy of
+//! the environment is used, and the body of the response is not read. The address that was checked
+//! is the address that is used:
 //!
 //! | address of the receiver | `https://` | `http://` |
 //! |---|---|---|
@@ -46,8 +48,8 @@
 //!
 //! # Events
 //!
-//! The names are those of [`EventKind`](rl_core::observe::EventKind), and `detail` has its values: a
-//! subject as its `realm` and `hash`, an error of a store as the kind of `failure`, and a time in
+//! The names are those of [`EventKind`](rl_core::observe::EventKind), and `detail` has its values:
+//! a subject as its `realm` and `hash`, an error of a store as the kind of `failure`, and a time in
 //! `seconds`. `rule` is present if the event concerns one.
 //!
 //! Events that occur for each call are not sent. Of the `would_deny` events in a window, only the
@@ -111,8 +113,8 @@ const READING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends the events of limiters to receivers, as the [module](self) describes.
 ///
-/// Clones are cheap, and share the queues. After the last clone is dropped, the events that wait are
-/// still delivered, as long as the runtime runs.
+/// Clones are cheap, and share the queues. After the last clone is dropped, the events that wait
+/// are still delivered, as long as the runtime runs.
 #[derive(Clone)]
 pub struct Webhooks(Arc<Queues>);
 
@@ -182,8 +184,8 @@ impl Webhooks {
 
     /// Starts to send an event when a burst of denials of `limiter` begins, and when it ends.
     ///
-    /// A task reads the counts of the limiter each second, so decisions pay nothing for it. The task
-    /// ends when the last handle of the limiter or of the webhooks is dropped.
+    /// A task reads the counts of the limiter each second, so decisions pay nothing for it. The
+    /// task ends when the last handle of the limiter or of the webhooks is dropped.
     ///
     /// # Panics
     ///

@@ -25,8 +25,8 @@ pub(crate) struct ActiveRateLimits {
     active_per_week_rate_limit: i64,
     #[schema(minimum = -1)]
     active_per_month_rate_limit: i64,
-    /// The rules that get the limits of the consumer from a source, such as these records. `null` if
-    /// the limiter has no rules.
+    /// The rules that get the limits of the consumer from a source, such as these records. `null`
+    /// if the limiter has no rules.
     #[schema(required = true)]
     applied_by: Option<Vec<String>>,
     /// A restriction that applies to this answer.

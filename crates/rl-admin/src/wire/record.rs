@@ -175,8 +175,8 @@ pub(crate) struct RateLimits {
 pub(crate) struct CallLimitsAndState {
     #[serde(flatten)]
     pub(crate) limits: Limits,
-    /// The rule under which `current_state` counts; `null` if the limiter has no rules, or none that
-    /// counts the consumer.
+    /// The rule under which `current_state` counts; `null` if the limiter has no rules, or none
+    /// that counts the consumer.
     #[schema(required = true)]
     pub(crate) rule: Option<String>,
     /// The calls in each open window; `null` if the counters cannot be reached.

@@ -222,8 +222,8 @@ async fn batches(report: &Report, table: &mut Table) -> Result {
                     let mut calls = JoinSet::new();
                     for call in 0..128 {
                         let (store, policy) = (bench.store.clone(), bench.policy.clone());
-                        // In every second sample, the cost is nearly the whole `max` of most kinds, so
-                        // most calls are denied.
+                        // In every second sample, the cost is nearly the whole `max` of most kinds,
+                        // so most calls are denied.
                         let cost = 1 + (call % costs) as u64 + if n % 2 == 0 { 0 } else { 999_990 };
                         calls.spawn(async move {
                             decide(&store, &policy, call % subjects, Mode::Check, cost)

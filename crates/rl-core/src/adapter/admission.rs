@@ -17,8 +17,8 @@ static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 pub enum Admission {
     /// Call the service, because the request is not counted.
     Exempt,
-    /// Respond with this denial, because the key of the request is missing or ambiguous, the address
-    /// of its client is unknown, or too many rules match it.
+    /// Respond with this denial, because the key of the request is missing or ambiguous, the
+    /// address of its client is unknown, or too many rules match it.
     Rejected(Denial),
     /// [Decide](super::HttpLimiter::decide) the request, and [apply](super::HttpLimiter::apply) the
     /// decision when it is ready.
@@ -72,8 +72,8 @@ impl RequestContext {
 
 /// Combines the positions of rules and the hashes of their subjects into one hash.
 fn combine(hashes: impl Iterator<Item = (u64, u64)>) -> u64 {
-    // After each addition, the sum is multiplied by an odd number. Otherwise the hashes of two rules
-    // that count the same subject could cancel out.
+    // After each addition, the sum is multiplied by an odd number. Otherwise the hashes of two
+    // rules that count the same subject could cancel out.
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
     hashes.fold(0, |all, (place, hash)| (all ^ hash).wrapping_add(place + 1).wrapping_mul(ODD))

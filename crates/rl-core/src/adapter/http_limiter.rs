@@ -76,8 +76,9 @@ impl HttpLimiter {
 
     /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
     ///
-    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency limit.
-    /// So return at least 1 if the client chooses the cost, or if the response contains the final one.
+    /// A request that costs 0 is never denied, not even by a limit of requests or a concurrency
+    /// limit. So return at least 1 if the client chooses the cost, or if the response contains the
+    /// final one.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.cost = Some(Arc::new(cost)))
@@ -485,8 +486,8 @@ impl HttpLimiter {
         self.reject(DenialReason::TooManyRules, request)
     }
 
-    /// Rejects a request whose client is unknown, because the server does not report the peer of the
-    /// connection.
+    /// Rejects a request whose client is unknown, because the server does not report the peer of
+    /// the connection.
     #[cold]
     fn reject_unknown_address(&self, request: &dyn RequestInfo) -> Admission {
         if !self.settings.has_logged_unknown_address.swap(true, Ordering::Relaxed) {

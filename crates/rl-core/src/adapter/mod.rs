@@ -12,9 +12,9 @@
 //!    answers them.
 //! 2. **The subject** is found by the [`KeyExtractor`](crate::key::KeyExtractor); by default it is
 //!    the address of the peer. [`MissingKey`](crate::MissingKey) sets how a request without a key
-//!    is handled. If the key is the address, and the server does not report the peer, the request is
-//!    rejected with 500. A request whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected
-//!    with 400, and counted nowhere.
+//!    is handled. If the key is the address, and the server does not report the peer, the request
+//!    is rejected with 500. A request whose key is [ambiguous](crate::key::AmbiguousKey) is always
+//!    rejected with 400, and counted nowhere.
 //! 3. **One charge for each limiter and subject.** A request that passes the same limiter twice
 //!    under the same subject, in nested layers, is charged once. Under another subject it is
 //!    charged again: one limiter may count addresses in one layer and consumers in another. (Two

@@ -362,7 +362,8 @@ fn a_disabled_limiter_decides_once_for_each_request() {
     assert!(is_exempt_after(&http, &decision));
 }
 
-/// Fault: a limiter that was switched off rejected requests without a key, or with an ambiguous one.
+/// Fault: a limiter that was switched off rejected requests without a key, or with an ambiguous
+/// one.
 #[test]
 fn a_disabled_limiter_exempts_requests_whose_key_would_be_rejected() {
     let disabled = || RateLimiter::builder().limit(Limit::per_hour(1)).enabled(false);

@@ -4,9 +4,9 @@
 //! [`Plan`] contains the algorithms of a policy with their constants. The memory store runs the
 //! plan over the states of a subject, and charges all limits or none.
 //!
-//! Each algorithm has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only this
-//! module computes the status that a client sees. It computes it from the state that was stored
-//! here or on Redis. For a log on Redis, it uses the summary that the script returns.
+//! Each algorithm has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only
+//! this module computes the status that a client sees. It computes it from the state that was
+//! stored here or on Redis. For a log on Redis, it uses the summary that the script returns.
 //!
 //! A concurrency limit is a sliding log whose units are released. ARCHITECTURE.md lists the steps
 //! to add an algorithm.
@@ -35,8 +35,8 @@ use crate::time::Timestamp;
 
 /// The operations of an algorithm on the state of one limit.
 ///
-/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. All cells of
-/// an unused limit are 0. `now` is never before the last change of the state.
+/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. All cells
+/// of an unused limit are 0. `now` is never before the last change of the state.
 trait Counting {
     /// Returns the units that can be granted at `now`.
     fn available(&self, cells: &[u64], now: Timestamp) -> u64;

@@ -7,9 +7,9 @@
 //! logs                                                [ log ]
 //! ```
 //!
-//! The states are an array of integers, the *cells*, and an array of logs. Each step has at least two
-//! cells of its own, or its own log. The cells of a fixed window are a time and a number, which the
-//! store in memory packs into ten bytes.
+//! The states are an array of integers, the *cells*, and an array of logs. Each step has at least
+//! two cells of its own, or its own log. The cells of a fixed window are a time and a number, which
+//! the store in memory packs into ten bytes.
 //!
 //! A decision takes two passes. [`Plan::judge`] reads the states, and computes what can be charged.
 //! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other subjects,

@@ -15,8 +15,8 @@
 //! * **Refunds** remove units from the entry of the time at which they were charged, if it still
 //!   exists. No other entry moves.
 //! * **Rounding**: none.
-//! * **State**: two integers for each entry. In a long log, an integer and a byte for each entry, and
-//!   a sum for every 16 entries.
+//! * **State**: two integers for each entry. In a long log, an integer and a byte for each entry,
+//!   and a sum for every 16 entries.
 //!
 //! # Concurrency
 //!

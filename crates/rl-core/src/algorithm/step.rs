@@ -1,4 +1,5 @@
-//! One limit of a plan: its algorithm and constants, applied to its part of the states of a subject.
+//! One limit of a plan: its algorithm and constants, applied to its part of the states of a
+//! subject.
 
 use super::Counting;
 use super::fixed_window::FixedWindow;

@@ -119,8 +119,8 @@ impl<'a> PartLabels<'a> {
 /// of the same name, unless the service gives them others
 /// ([`PolicyBuilder::named`](crate::PolicyBuilder::named)).
 ///
-/// Under [rules](crate::rules) the name begins with a hash of the rule's name, which is the same on all
-/// instances, or with the name itself if that is
+/// Under [rules](crate::rules) the name begins with a hash of the rule's name, which is the same on
+/// all instances, or with the name itself if that is
 /// [disclosed](crate::adapter::HttpLimiter::name_rules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PublicName<'a> {

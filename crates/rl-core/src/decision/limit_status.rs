@@ -55,8 +55,8 @@ impl<'a> LimitStatus<'a> {
         self.limit.name()
     }
 
-    /// Returns the name under which clients know the limit: its name, preceded by a name of its rule
-    /// if the request was counted under [rules](crate::rules).
+    /// Returns the name under which clients know the limit: its name, preceded by a name of its
+    /// rule if the request was counted under [rules](crate::rules).
     #[must_use]
     pub fn public_name(&self) -> PublicName<'a> {
         self.part.public_name(self.limit.name())
@@ -150,8 +150,8 @@ impl<'a> LimitStatus<'a> {
     }
 
     /// Returns the time from the [decision](super::Decision::at) until the whole limit is available
-    /// again. It is shorter than [`reset_after`](Self::reset_after) if the store's clock has stepped
-    /// back.
+    /// again. It is shorter than [`reset_after`](Self::reset_after) if the store's clock has
+    /// stepped back.
     pub(crate) const fn reset_after_decision(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_micros())
     }

@@ -469,8 +469,9 @@ impl Decision {
     /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
     /// ended.
     ///
-    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second. If cached denials
-    /// decide ([`Origin::LocalDeny`]), the parts without one are not read, and may deny longer.
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second. If cached
+    /// denials decide ([`Origin::LocalDeny`]), the parts without one are not read, and may deny
+    /// longer.
     #[must_use]
     pub fn retry_after(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {
@@ -486,8 +487,8 @@ impl Decision {
     /// get this time.
     ///
     /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
-    /// [hint](crate::Limit::with_retry_hint), by default a second. Its places are freed when requests
-    /// end, long before the leases do.
+    /// [hint](crate::Limit::with_retry_hint), by default a second. Its places are freed when
+    /// requests end, long before the leases do.
     #[must_use]
     pub fn retry_hint(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {

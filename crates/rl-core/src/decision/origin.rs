@@ -30,8 +30,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a decision that no store made. With [`OnFailure::Fallback`], the fallback
-    /// could not decide either, so the request is rejected.
+    /// Returns the origin of a decision that no store made. With [`OnFailure::Fallback`], the
+    /// fallback could not decide either, so the request is rejected.
     pub(crate) const fn without_store(action: OnFailure, failure: FailureKind) -> Self {
         match action {
             OnFailure::Allow => Self::FailedOpen(failure),

@@ -185,7 +185,8 @@ impl Decision {
         Self { verdict: Verdict::new(!is_denied), origin, ..Self::linked_to(list, at) }
     }
 
-    /// Creates a decision of the store at the time `at` that contains `list`. The caller sets the verdict.
+    /// Creates a decision of the store at the time `at` that contains `list`. The caller sets the
+    /// verdict.
     #[inline(always)]
     fn linked_to(list: DecisionList, at: Timestamp) -> Self {
         let first = list.all().first();
@@ -263,9 +264,9 @@ impl Decision {
         self.parts().enumerate().filter(move |(_, part)| denies(part)).map(|(index, _)| index)
     }
 
-    /// Changes an allowed peek into a denial by the part at `index`, because requests in its wait queue
-    /// take its remaining units. The time until the queue has room is not known, so the client may
-    /// retry after a second.
+    /// Changes an allowed peek into a denial by the part at `index`, because requests in its wait
+    /// queue take its remaining units. The time until the queue has room is not known, so the
+    /// client may retry after a second.
     pub(crate) fn denied_behind_queue(mut self, index: usize) -> Self {
         let retry_micros = 1_000_000;
         if self.decided_parts().is_some() {

@@ -50,8 +50,9 @@ impl DenialBody {
     }
 
     /// Creates the JSON form of the Open Bank Project, in its words:
-    /// `{"code":429,"message":"Too Many Requests. We only allow …"}`. Under [rules](crate::rules) the
-    /// message ends with `under the rule login` if clients may read the name of the rule.
+    /// `{"code":429,"message":"Too Many Requests. We only allow
+    /// …"}`. Under [rules](crate::rules) the message ends with `under the rule login` if clients
+    /// may read the name of the rule.
     ///
     /// `open_bank` of the adapters sets this form with the prefix, the ids of consumers and the
     /// header fields of the project.
@@ -133,8 +134,8 @@ impl DenialBody {
 
     /// Returns the response to a request that is rejected for `reason`.
     ///
-    /// The message of [`open_bank`](Self::open_bank) names the limit that `governing` chooses. Other
-    /// messages state a wait, and name the limit with the longest wait of those that deny.
+    /// The message of [`open_bank`](Self::open_bank) names the limit that `governing` chooses.
+    /// Other messages state a wait, and name the limit with the longest wait of those that deny.
     #[must_use]
     pub fn denial(
         &self,

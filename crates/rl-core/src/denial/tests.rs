@@ -219,8 +219,8 @@ fn the_message_of_the_open_bank_project_names_the_governing_limit() {
     }
 }
 
-/// Fault: a message named the shortest limit beside the wait of the longest one: "10 per second. Try
-/// again in 900 seconds."
+/// Fault: a message named the shortest limit beside the wait of the longest one: "10 per second.
+/// Try again in 900 seconds."
 #[test]
 fn a_message_with_a_wait_names_the_limit_that_is_waited_for() {
     let decision = decide(&[

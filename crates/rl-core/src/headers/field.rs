@@ -145,8 +145,8 @@ impl<'a> FieldInput<'a> {
         })
     }
 
-    /// Returns whether `limit` belongs to the part of the governing limit. Fields that are not lists
-    /// describe only this part, so that they fit into one line.
+    /// Returns whether `limit` belongs to the part of the governing limit. Fields that are not
+    /// lists describe only this part, so that they fit into one line.
     fn is_of_governing_part(&self, limit: &LimitStatus<'_>) -> bool {
         self.governing.is_of_same_part(limit)
     }

@@ -14,8 +14,8 @@
 //!    of them. For a concurrency limit it is a [hint](crate::Limit::with_retry_hint). It is omitted
 //!    if waiting does not help.
 //! 4. Unknown values are omitted. If the [policy alone](Origin::Policy) denied the request, no
-//!    counter was read ([`LimitStatus::is_known`](crate::LimitStatus::is_known)). `Remaining` is then sent only for a limit of 0, and a reset only if a block
-//!    has an end.
+//!    counter was read ([`LimitStatus::is_known`](crate::LimitStatus::is_known)). `Remaining` is
+//!    then sent only for a limit of 0, and a reset only if a block has an end.
 //! 5. A request that no store decided gets no rate limit fields. This applies if the limiter is
 //!    disabled, if the subject has no limits, or if the store failed and the request was allowed.
 //!    If the request was rejected because the store failed, its response has only a `Retry-After`.
@@ -116,8 +116,8 @@ impl Headers {
     }
 
     /// Sets the limit that the single-valued fields and the message of
-    /// [`DenialBody::open_bank`](crate::denial::DenialBody::open_bank) describe. Other messages name
-    /// the limit with the longest wait of those that deny.
+    /// [`DenialBody::open_bank`](crate::denial::DenialBody::open_bank) describe. Other messages
+    /// name the limit with the longest wait of those that deny.
     ///
     /// Defaults to [`GoverningLimit::ShortestActive`].
     pub fn with_governing_limit(mut self, governing_limit: GoverningLimit) -> Self {

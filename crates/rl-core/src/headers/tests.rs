@@ -467,8 +467,8 @@ fn lists_of_the_governing_limit_contain_every_limit_that_denies() {
     assert_eq!(policy.as_deref(), Some(r#""minute";q=90;w=60"#));
 }
 
-/// Fault: the reset of a denial by a concurrency limit was the rest of a lease, though `Retry-After`
-/// was a second.
+/// Fault: the reset of a denial by a concurrency limit was the rest of a lease, though
+/// `Retry-After` was a second.
 #[test]
 fn the_reset_of_a_denial_by_a_concurrency_limit_is_at_most_its_hint() {
     let places = |millis| {

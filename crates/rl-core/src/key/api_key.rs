@@ -137,8 +137,8 @@ mod tests {
 
     const KEY: &str = "sk_live_51H8xQ2eZvKYlo2C";
 
-    /// Fault: one key in binary metadata of gRPC was several subjects, because services read it with
-    /// and without padding.
+    /// Fault: one key in binary metadata of gRPC was several subjects, because services read it
+    /// with and without padding.
     #[test]
     fn the_padding_of_binary_metadata_makes_no_other_subject() {
         let secret = KeySecret::new(&[7; 32]).unwrap();

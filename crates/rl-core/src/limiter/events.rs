@@ -1,5 +1,5 @@
-//! Reports decisions and failures to the log and to the observer: one event when a condition begins,
-//! and one when it ends. The observer also gets each decision and each failure.
+//! Reports decisions and failures to the log and to the observer: one event when a condition
+//! begins, and one when it ends. The observer also gets each decision and each failure.
 
 use std::sync::Arc;
 use std::time::Duration;

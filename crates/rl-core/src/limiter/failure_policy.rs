@@ -57,10 +57,10 @@ impl FailurePolicy {
 /// rounded down. All instances together allow at most the limit, and less if it does not divide
 /// evenly.
 ///
-/// A share is at least one unit, and is raised to the cost of a request that the whole limit grants.
-/// With a raised share, all instances together may allow more than the limit: one request for each
-/// instance. If that is known when the limiter is built or its rules change, a warning in the log
-/// names the rule and the limit.
+/// A share is at least one unit, and is raised to the cost of a request that the whole limit
+/// grants. With a raised share, all instances together may allow more than the limit: one request
+/// for each instance. If that is known when the limiter is built or its rules change, a warning in
+/// the log names the rule and the limit.
 ///
 /// Headers and messages describe the configured limit, not the share. The remaining units are those
 /// of the share.

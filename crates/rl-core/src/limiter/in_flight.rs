@@ -131,8 +131,8 @@ impl WaitingDecision {
         self.slots.sent_at()
     }
 
-    /// Waits for the result of the decision as [`wait_until`] does. If the timer has fired late, also
-    /// waits until the store has read the replies that have arrived.
+    /// Waits for the result of the decision as [`wait_until`] does. If the timer has fired late,
+    /// also waits until the store has read the replies that have arrived.
     pub(super) async fn wait_until<T>(
         &self,
         deadline: Instant,
@@ -174,7 +174,8 @@ pub(super) async fn wait_until<T>(deadline: Instant, result: impl Future<Output 
     wait_and_catch_up(deadline, result, std::iter::empty()).await
 }
 
-/// Waits as [`wait_until`] does. If the timer has fired late, these runtimes read their sockets too.
+/// Waits as [`wait_until`] does. If the timer has fired late, these runtimes read their sockets
+/// too.
 async fn wait_and_catch_up<'a, T>(
     deadline: Instant,
     result: impl Future<Output = T>,
@@ -214,9 +215,9 @@ async fn catch_up(runtimes: impl Iterator<Item = &Handle>) {
 
 /// Waits until the current runtime has read its sockets, and its tasks have seen the replies.
 async fn read_sockets() {
-    // The runtime fires this timer only after it has polled its sockets and woken the tasks that read
-    // them. Another thread may run this task before those tasks, and they wake further tasks. So this
-    // task yields several times.
+    // The runtime fires this timer only after it has polled its sockets and woken the tasks that
+    // read them. Another thread may run this task before those tasks, and they wake further tasks.
+    // So this task yields several times.
     let _ = timeout_at(Instant::now(), pending::<()>()).await;
     for _ in 0..YIELDS {
         yield_now().await;

@@ -95,9 +95,10 @@ use crate::store::{Namespace, StoreFuture};
 ///    row the failure policy decides without waiting. A probe every 50 to 200 ms finds out whether
 ///    the store has recovered. A store that *refuses* calls is still called, because refused
 ///    requests are rejected by default.
-/// 4. **Some denials need no store.** A [block](crate::Policy::blocked_until), a limit of 0 and a cost
-///    above every capacity are denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)). These denials hold
-///    while the store is down, slow or full.
+/// 4. **Some denials need no store.** A [block](crate::Policy::blocked_until), a limit of 0 and a
+///    cost above every capacity are denied by the policy alone
+///    ([`Origin::Policy`](crate::Origin::Policy)). These denials hold while the store is down, slow
+///    or full.
 /// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for each
 ///    server**, and fewer if the server would answer them late.
 /// 6. **An overload is not an outage.** One client may cause it, so by default it lifts no limit.
@@ -167,9 +168,9 @@ impl RateLimiter {
         self.request(subject).reset()
     }
 
-    /// Creates a request of one subject or several [parts](crate::Part), for everything that the other
-    /// methods do not cover: several subjects in one step, other limits, waiting, refunds, the reset
-    /// of one limit. [`LimiterRequest`] lists the calls.
+    /// Creates a request of one subject or several [parts](crate::Part), for everything that the
+    /// other methods do not cover: several subjects in one step, other limits, waiting, refunds,
+    /// the reset of one limit. [`LimiterRequest`] lists the calls.
     ///
     /// # Examples
     ///
@@ -188,8 +189,8 @@ impl RateLimiter {
     }
 
     /// Returns the rule called `name`, to create a request that it counts:
-    /// `limiter.rule("users").of(&alice).check()`. Use it if a layer cannot know the subject, such as
-    /// the user name in the body of a request.
+    /// `limiter.rule("users").of(&alice).check()`. Use it if a layer cannot know the subject, such
+    /// as the user name in the body of a request.
     pub const fn rule<'a>(&'a self, name: &'a str) -> NamedRule<'a> {
         NamedRule::new(&self.pipeline, name)
     }
@@ -313,8 +314,8 @@ impl RateLimiter {
     /// subjects. The extractors of a rule say which subjects they may return: see
     /// [`KeyExtractor::counts`](crate::key::KeyExtractor::counts).
     ///
-    /// If `request` is given, the rules that do not match it are left out. A rule without extractors
-    /// counts [`Subject::global`].
+    /// If `request` is given, the rules that do not match it are left out. A rule without
+    /// extractors counts [`Subject::global`].
     ///
     /// # Examples
     ///

@@ -6,14 +6,14 @@ use super::request::LimiterRequest;
 use crate::model::Subject;
 use crate::rules::OfRule;
 
-/// A rule of a limiter, by its name, for subjects that a layer cannot know, such as the user name in
-/// the body of a request. [`RateLimiter::rule`](crate::RateLimiter::rule) creates it.
+/// A rule of a limiter, by its name, for subjects that a layer cannot know, such as the user name
+/// in the body of a request. [`RateLimiter::rule`](crate::RateLimiter::rule) creates it.
 ///
 /// The match, the exemptions and the cost of the rule do not apply. The tier of the subject is that
-/// of [`tier_by`](crate::rules::Rules::tier_by), unless [`tier`](Self::tier) names one. If the limiter
-/// has no such rule when a request is decided, the failure policy decides it, as for
-/// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported). Reading and resetting its counters
-/// fails.
+/// of [`tier_by`](crate::rules::Rules::tier_by), unless [`tier`](Self::tier) names one. If the
+/// limiter has no such rule when a request is decided, the failure policy decides it, as for
+/// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported). Reading and resetting its
+/// counters fails.
 ///
 /// # Examples
 ///
@@ -58,7 +58,8 @@ impl<'a> NamedRule<'a> {
         LimiterRequest::of_rule(self.pipeline, OfRule { rule: self.name, tier: self.tier, subject })
     }
 
-    /// Returns whether the rule is in [shadow](crate::rules::Rule::shadow), so that it denies nothing.
+    /// Returns whether the rule is in [shadow](crate::rules::Rule::shadow), so that it denies
+    /// nothing.
     #[must_use]
     pub fn is_shadow(self) -> bool {
         self.pipeline

@@ -112,8 +112,8 @@ impl Pipeline {
         }
     }
 
-    /// Returns whether an operation has the whole deadline, and its decision is counted and reported
-    /// at once.
+    /// Returns whether an operation has the whole deadline, and its decision is counted and
+    /// reported at once.
     fn allows_fast_path(&self, operation: Operation) -> bool {
         let Operation { deadline, reports_denial, is_counted, .. } = operation;
         deadline == self.stores.deadline && reports_denial && is_counted

@@ -68,8 +68,8 @@ pub struct LimiterRequest<'a> {
     reserves: bool,
 }
 
-/// A reference to the subjects that a request is counted under: a [`Subject`], a [`Part`], or a list
-/// of parts. [`RateLimiter::request`](crate::RateLimiter::request) takes it.
+/// A reference to the subjects that a request is counted under: a [`Subject`], a [`Part`], or a
+/// list of parts. [`RateLimiter::request`](crate::RateLimiter::request) takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestSubjects<'a>(Subjects<'a>);
 
@@ -109,8 +109,8 @@ impl<'a> LimiterRequest<'a> {
         Self::new(pipeline, RequestSubjects(Subjects::Rule(of)))
     }
 
-    /// Sets the cost of the request. If the request consists of [parts](Part), sets the cost of each
-    /// part.
+    /// Sets the cost of the request. If the request consists of [parts](Part), sets the cost of
+    /// each part.
     ///
     /// By default, a request costs 1, and a part has the cost with which it was created.
     pub fn cost(self, cost: impl Into<Cost>) -> Self {
@@ -269,8 +269,8 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Returns the permit for a request that was decided before, such as one that had to
-    /// [wait](Self::wait). Call it once for each decision, because two permits would settle the same
-    /// charge twice.
+    /// [wait](Self::wait). Call it once for each decision, because two permits would settle the
+    /// same charge twice.
     ///
     /// # Examples
     ///
@@ -352,13 +352,13 @@ impl<'a> LimiterRequest<'a> {
         }
     }
 
-    /// Returns the status of each limit of the request. Charges nothing, and the failure policy does
-    /// not apply. The cost is ignored.
+    /// Returns the status of each limit of the request. Charges nothing, and the failure policy
+    /// does not apply. The cost is ignored.
     ///
-    /// On Redis, this takes one call, or one for each slot of a cluster. Without parts, the decision
-    /// has no limits. If the counter of one limit is damaged
-    /// ([`FailureKind::Corrupt`]), the call fails as a whole. In the readable layout, a call with a
-    /// [policy](Self::policy) of one limit reads only the counter of this limit.
+    /// On Redis, this takes one call, or one for each slot of a cluster. Without parts, the
+    /// decision has no limits. If the counter of one limit is damaged ([`FailureKind::Corrupt`]),
+    /// the call fails as a whole. In the readable layout, a call with a [policy](Self::policy) of
+    /// one limit reads only the counter of this limit.
     ///
     /// The limits of a rule and of its tiers share counters if they have the same algorithm and
     /// period. So the same use may be above the limits of the rule and below those of a
@@ -421,8 +421,8 @@ impl<'a> LimiterRequest<'a> {
         })
     }
 
-    /// Resets the limit called `name` to unused, in each part that has such a limit. Under a rule, it
-    /// may be a limit of a tier.
+    /// Resets the limit called `name` to unused, in each part that has such a limit. Under a rule,
+    /// it may be a limit of a tier.
     ///
     /// # Examples
     ///
@@ -557,8 +557,8 @@ impl<'a> LimiterRequest<'a> {
     }
 
     /// Runs an operation of an administrator on the parts of the request, once their policies are
-    /// known. The failure policy does not apply. A subject without limits has no parts. Under a rule,
-    /// there is also a part for each tier if `of_each_tier` is set.
+    /// known. The failure policy does not apply. A subject without limits has no parts. Under a
+    /// rule, there is also a part for each tier if `of_each_tier` is set.
     fn administer<T, E>(
         self,
         of_each_tier: bool,
@@ -646,7 +646,8 @@ impl WaitingRequest<'_> {
         self.request.decide_or_wait(Mode::Check, Some(self.wait))
     }
 
-    /// Decides like [`check`](Self::check), and returns a permit, as [`LimiterRequest::acquire`] does.
+    /// Decides like [`check`](Self::check), and returns a permit, as [`LimiterRequest::acquire`]
+    /// does.
     ///
     /// # Cancel safety
     ///

@@ -107,7 +107,8 @@ impl Settlements {
         self.notify_released(freed, counters)
     }
 
-    /// Wakes the request at the head of the subject's wait queue once a settlement has freed places.
+    /// Wakes the request at the head of the subject's wait queue once a settlement has freed
+    /// places.
     pub(super) fn notify_released(
         &self,
         freed: StoreFuture<()>,
@@ -174,8 +175,8 @@ impl Settlements {
         match origin {
             Origin::Fallback(_) => self.events.fallback_failed(error, None),
             _ => {
-                // A settlement takes no slot on a server, so its time-out may mean an overload or an
-                // outage. Only decisions open the breaker because of time-outs.
+                // A settlement takes no slot on a server, so its time-out may mean an overload or
+                // an outage. Only decisions open the breaker because of time-outs.
                 let begins_outage = match error.kind() {
                     FailureKind::TimedOut => self.breaker.failed_in_part(call, error.kind()),
                     kind => self.breaker.failed(call, kind),

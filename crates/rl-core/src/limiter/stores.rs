@@ -71,7 +71,8 @@ impl Stores {
     /// Returns the status of each limit of `parts`, as the primary store has counted it. Ignores
     /// their costs.
     pub(super) fn usage<'a>(&self, parts: &[Part<'a>]) -> StoreFuture<Decision> {
-        // The limits of the only part are those of the request, also if responses must not show them.
+        // The limits of the only part are those of the request, also if responses must not show
+        // them.
         let is_sole = parts.len() == 1;
         let peeked = |part: &Part<'a>| {
             let flags = if is_sole { 0 } else { part.flags };
@@ -210,8 +211,8 @@ impl Stores {
         self.store_of(decision).renew(renewal)
     }
 
-    /// Resets limits of parts in the primary store: the limit at a position in the policy of the part,
-    /// or all its limits.
+    /// Resets limits of parts in the primary store: the limit at a position in the policy of the
+    /// part, or all its limits.
     pub(super) fn reset<'a>(
         &self,
         limits: impl Iterator<Item = (&'a Part<'a>, Option<usize>)>,
@@ -262,7 +263,8 @@ impl Stores {
     }
 }
 
-/// Returns the time, or a year if it is longer. A longer time could not be added to every `Instant`.
+/// Returns the time, or a year if it is longer. A longer time could not be added to every
+/// `Instant`.
 pub(super) fn bounded(time: Duration) -> Duration {
     time.min(Duration::from_secs(365 * 86_400))
 }

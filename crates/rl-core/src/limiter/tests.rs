@@ -101,8 +101,8 @@ impl Store for Faulty {
     }
 }
 
-/// A store in memory that decides at once, and replies after a delay. The function returns the delay
-/// of a decision in this mode.
+/// A store in memory that decides at once, and replies after a delay. The function returns the
+/// delay of a decision in this mode.
 pub(super) struct Delayed<F>(pub(super) MemoryStore<TokioClock>, pub(super) F);
 
 impl<F> fmt::Debug for Delayed<F> {

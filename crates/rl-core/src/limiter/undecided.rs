@@ -27,8 +27,8 @@ impl Pipeline {
                 self.events.observe_store_failure(error, operation.begun);
                 self.decide_overloaded(parts, operation, self.in_flight.figures())
             }
-            // One client can fill the store by inventing subjects. The server works: it still decides
-            // the requests that it denies, so it is called as before.
+            // One client can fill the store by inventing subjects. The server works: it still
+            // decides the requests that it denies, so it is called as before.
             FailureKind::OutOfMemory => {
                 let ends_outage = self.breaker.succeeded(call);
                 self.events.observe_store_failure(error, operation.begun);

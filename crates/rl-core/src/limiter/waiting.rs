@@ -272,9 +272,9 @@ impl QueuedRequest {
     /// Decides a request that found the queue of the part at `index` full, or that waited too long
     /// to reach its head.
     ///
-    /// If the limits would allow the request, units have come free. They belong to the requests that
-    /// wait, so the first of them is woken and this one is denied. Otherwise a client that sends
-    /// often enough would take every unit before a request that waits.
+    /// If the limits would allow the request, units have come free. They belong to the requests
+    /// that wait, so the first of them is woken and this one is denied. Otherwise a client that
+    /// sends often enough would take every unit before a request that waits.
     async fn decide_behind_queue(&self, index: usize, operation: Operation) -> Decision {
         let peeked = self.peek(operation).await;
         if !peeked.is_allowed() {

@@ -44,8 +44,8 @@ pub struct Limit {
     counts_requests: bool,
     is_shadow: bool,
     unit: Unit,
-    // The wait in milliseconds that clients read after a denial by a concurrency limit. Other limits
-    // ignore it. A `Period` would make errors with two limits larger than 128 bytes.
+    // The wait in milliseconds that clients read after a denial by a concurrency limit. Other
+    // limits ignore it. A `Period` would make errors with two limits larger than 128 bytes.
     retry_hint: u32,
 }
 
@@ -319,8 +319,8 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns the limit of each of `instances` equal instances: this one divided by their number and
-    /// rounded down. It grants at least `least` units at once, and never more than this one.
+    /// Returns the limit of each of `instances` equal instances: this one divided by their number
+    /// and rounded down. It grants at least `least` units at once, and never more than this one.
     pub(crate) fn share(self, instances: u64, least: u64) -> Self {
         let part = |whole: u64, least: u64| (whole / instances).max(least).min(whole);
         let (max, algorithm) = match self.algorithm {
@@ -414,8 +414,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: the wait of other limits
-    /// is exact.
+    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: the wait of other
+    /// limits is exact.
     ///
     /// # Examples
     ///

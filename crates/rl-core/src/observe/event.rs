@@ -286,8 +286,8 @@ pub enum EventKind<'a> {
     },
     /// The policy of a subject cannot be read.
     PolicyUnreadable {
-        /// The subject. It is `None` if the policies of 64 other subjects are unreadable too: further
-        /// ones are reported together.
+        /// The subject. It is `None` if the policies of 64 other subjects are unreadable too:
+        /// further ones are reported together.
         subject: Option<&'a Subject>,
         /// The error.
         error: &'a StoreError,

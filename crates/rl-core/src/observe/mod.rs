@@ -48,8 +48,8 @@
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
 //! its server. The field `rule` contains the name of a rule. A line has these fields only if it is
 //! about one limiter, one store or one rule. Subjects are shown as sixteen hexadecimal digits of a
-//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets the conditions of
-//! limiters as [events](EventKind), from which these lines are written.
+//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets the conditions
+//! of limiters as [events](EventKind), from which these lines are written.
 //!
 //! # Spans
 //!

@@ -55,9 +55,9 @@ impl PolicyBuilder {
     /// # Errors
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`]. Returns an error
-    /// if a name is used twice, or is not 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Names that
-    /// differ only in the case of letters are equal. Returns an error if two limits would count in
-    /// the same state.
+    /// if a name is used twice, or is not 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Names
+    /// that differ only in the case of letters are equal. Returns an error if two limits would
+    /// count in the same state.
     ///
     /// Returns an error if sliding windows and logs would store more entries than a decision can
     /// read in a short time. Two logs of 100 000 units are allowed, or two windows of 200 buckets.

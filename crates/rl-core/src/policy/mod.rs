@@ -310,8 +310,8 @@ impl Policy {
         }
     }
 
-    /// Returns the share of one of `instances`: each limit divided by their number, but large enough
-    /// to grant `needed` units. The limits count in the same states as before.
+    /// Returns the share of one of `instances`: each limit divided by their number, but large
+    /// enough to grant `needed` units. The limits count in the same states as before.
     pub(crate) fn share(&self, instances: u64, needed: u64) -> Self {
         let share = |limit: &NamedLimit| {
             let least = limit.limit.units(needed).max(1);

@@ -10,12 +10,13 @@ pub(crate) const MOST_WEIGHT: u64 = 900;
 pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 
 /// The number of units of a log or a concurrency limit that have a weight of 1, for the list of
-/// pages. A decision also reads sums of pages: of those that expire together, and of those that a large
-/// request has to wait for.
+/// pages. A decision also reads sums of pages: of those that expire together, and of those that a
+/// large request has to wait for.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
 /// The weight of a log without its units. However long a log is, a decision reads the entries of at
-/// most three blocks, and the items of two pages (`store/redis/scripts/algorithms/sliding_log.lua`).
+/// most three blocks, and the items of two pages
+/// (`store/redis/scripts/algorithms/sliding_log.lua`).
 pub(crate) const WEIGHT_OF_LOG: u64 = 130;
 
 /// Returns the weight of a limit: roughly the number of values that a decision reads for it in the

@@ -18,8 +18,8 @@ pub struct CountingRule {
     pub subject: Subject,
     /// Whether the rule counts the subject alone, or only together with another one.
     pub counted_as: CountedAs,
-    /// The cost that the rule sets. It is `None` if the rule sets none, or computes it from a request
-    /// that is not known.
+    /// The cost that the rule sets. It is `None` if the rule sets none, or computes it from a
+    /// request that is not known.
     pub cost: Option<Cost>,
     /// Whether the rule is in shadow, so that it denies nothing.
     pub is_shadow: bool,
@@ -41,8 +41,8 @@ impl RuleSet {
         self.rules().iter().map(|rule| &*rule.name)
     }
 
-    /// Returns the rules that may count one of `subjects`, in their order. If `request` is given, the
-    /// rules that do not match it are left out.
+    /// Returns the rules that may count one of `subjects`, in their order. If `request` is given,
+    /// the rules that do not match it are left out.
     pub(crate) fn rules_of(
         &self,
         subjects: &[Subject],
@@ -70,8 +70,8 @@ impl ValidRule {
         let counted = |subject: &Subject| (subject.clone(), self.counts(subject));
         let found = subjects.iter().map(counted);
         let found = found.filter(|(_, counted_as)| *counted_as != CountedAs::Nothing);
-        // An extractor may not tell which subjects it returns. `min_by_key` returns the first of the
-        // subjects that are counted alone.
+        // An extractor may not tell which subjects it returns. `min_by_key` returns the first of
+        // the subjects that are counted alone.
         let (subject, counted_as) =
             found.min_by_key(|(_, counted_as)| std::cmp::Reverse(*counted_as))?;
         let cost = match (&self.cost, request) {

@@ -13,8 +13,8 @@ use crate::key::RequestInfo;
 /// several proxies add are fewer.
 const MAX_HOSTS: usize = 12;
 
-/// The maximum length of the text that names hosts, in bytes. It bounds the work for a request, as a
-/// client may send megabytes of `X-Forwarded-Host` over HTTP/2.
+/// The maximum length of the text that names hosts, in bytes. It bounds the work for a request, as
+/// a client may send megabytes of `X-Forwarded-Host` over HTTP/2.
 const MAX_LEN: usize = 4 * 1_024;
 
 /// The hosts of a match, by their keys. The key of a host is its name in lower case. The key of all

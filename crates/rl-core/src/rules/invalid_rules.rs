@@ -47,8 +47,8 @@ pub enum InvalidRules {
         /// The limit that grants less than the cost at once.
         limit: Limit,
     },
-    /// The final cost of a rule comes from the response, and its estimate is 0. No request would wait
-    /// for an earlier one, because a cost of 0 is never denied.
+    /// The final cost of a rule comes from the response, and its estimate is 0. No request would
+    /// wait for an earlier one, because a cost of 0 is never denied.
     Estimate {
         /// The name of the rule.
         rule: String,

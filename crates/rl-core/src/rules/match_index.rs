@@ -11,9 +11,9 @@
 //! /files/{*rest}           └─ files            (tail)
 //! ```
 //!
-//! A path passes from each node to the child of its segment, and to those of the parameters that its
-//! segment may be. It reaches the tails of all nodes that it passes, and the ends of its last nodes.
-//! A table has the matches for each end or tail, and each host.
+//! A path passes from each node to the child of its segment, and to those of the parameters that
+//! its segment may be. It reaches the tails of all nodes that it passes, and the ends of its last
+//! nodes. A table has the matches for each end or tail, and each host.
 //!
 //! The index finds a few matches too many, and never one too few: it compares no methods, headers
 //! and addresses. The caller confirms each match.

@@ -65,9 +65,9 @@
 //! rejected with 503 ([`DenialReason::TooManyRules`](crate::denial::DenialReason::TooManyRules)),
 //! and a line in the log names the rules. More such requests within a minute are not logged. A rule
 //! in shadow gives way to an enforced one, which is logged too. Limiters and files refuse more
-//! than eight rules that count every request. At most 32 rules read the key of a request, also if they
-//! find none: a further enforced rule rejects it with 503, and a further one in shadow is left out.
-//! Both are logged likewise. A request that is rejected for these reasons is not counted.
+//! than eight rules that count every request. At most 32 rules read the key of a request, also if
+//! they find none: a further enforced rule rejects it with 503, and a further one in shadow is left
+//! out. Both are logged likewise. A request that is rejected for these reasons is not counted.
 //!
 //! # Files
 //!

@@ -43,10 +43,10 @@ pub enum OverLimit {
     /// Lets the request wait, behind earlier requests of its subject, until the limits allow it.
     ///
     /// Requests of the subject that another setting handles take units without waiting behind the
-    /// queue. The request is rejected if the wait would be too long or the queue is full. If its client
-    /// disconnects, the request leaves the queue.
-    /// [`LimiterRequest::wait`](crate::LimiterRequest::wait) has the details. In tests,
-    /// a [`TokioClock`](crate::time::TokioClock) makes the waits take no real time.
+    /// queue. The request is rejected if the wait would be too long or the queue is full. If its
+    /// client disconnects, the request leaves the queue.
+    /// [`LimiterRequest::wait`](crate::LimiterRequest::wait) has the details. In tests, a
+    /// [`TokioClock`](crate::time::TokioClock) makes the waits take no real time.
     Wait {
         /// The longest time that a request may wait.
         at_most: Duration,

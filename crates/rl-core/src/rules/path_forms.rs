@@ -2,23 +2,23 @@
 
 use std::borrow::Cow;
 
-/// The maximum number of forms of a path. Each further separator doubles their number, so a path may
-/// have seven encoded slashes.
+/// The maximum number of forms of a path. Each further separator doubles their number, so a path
+/// may have seven encoded slashes.
 const MAX_FORMS: usize = 256;
 
-/// The maximum length, in bytes, of all readings that a request causes. A reading is the result of one
-/// step; many steps lead to a form that is known already. Each reading counts 128 bytes more, for the
-/// comparison with the known forms.
+/// The maximum length, in bytes, of all readings that a request causes. A reading is the result of
+/// one step; many steps lead to a form that is known already. Each reading counts 128 bytes more,
+/// for the comparison with the known forms.
 const MAX_READ: usize = 512 * 1_024;
 
 /// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the
 /// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
 const MAX_LEN: usize = 32 * 1_024;
 
-/// The steps with which services read each segment of a path. A step that changes nothing returns the
-/// path itself. It changes all segments: a service that changes only some of them compares the others
-/// with parameters, which may have any value. But such a value is not empty, so some steps leave a
-/// segment as it is that would become empty.
+/// The steps with which services read each segment of a path. A step that changes nothing returns
+/// the path itself. It changes all segments: a service that changes only some of them compares the
+/// others with parameters, which may have any value. But such a value is not empty, so some steps
+/// leave a segment as it is that would become empty.
 const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 9] = [
     decode_most,
     decode_segments,
@@ -31,8 +31,8 @@ const SEGMENT_STEPS: [fn(&str) -> Cow<'_, str>; 9] = [
     remove_last_spaces,
 ];
 
-/// The changes at one place of a path: a text, and what a service may read there. A service may change
-/// one place and keep another, because a parameter of its route covers that.
+/// The changes at one place of a path: a text, and what a service may read there. A service may
+/// change one place and keep another, because a parameter of its route covers that.
 const SEPARATORS: [(&str, &str); 5] =
     [("%2F", "/"), ("%2f", "/"), ("\\", "/"), ("//", "/"), ("/./", "/")];
 
@@ -75,11 +75,11 @@ impl Readings {
 ///
 /// A plain path has one form, and needs no allocation.
 ///
-/// A path may have any form if it does not begin with a slash, such as `login` over HTTP/2, `*` or an
-/// empty one: a service that forwards it completes it in its own way. So may a path with `..` or a
-/// control character in one of its forms. A handler that adds or removes a prefix resolves `..` to
-/// another path than one that does not, because `..` ends at the root. A client of URLs leaves out
-/// some control characters and encodes others, and for programs in C a zero byte ends the path.
+/// A path may have any form if it does not begin with a slash, such as `login` over HTTP/2, `*` or
+/// an empty one: a service that forwards it completes it in its own way. So may a path with `..` or
+/// a control character in one of its forms. A handler that adds or removes a prefix resolves `..`
+/// to another path than one that does not, because `..` ends at the root. A client of URLs leaves
+/// out some control characters and encodes others, and for programs in C a zero byte ends the path.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
     sent: Cow<'a, str>,
@@ -115,12 +115,12 @@ impl<'a> PathForms<'a> {
         Self { sent: Cow::Borrowed(""), others: Vec::new(), is_complete: false }
     }
 
-    /// Creates the forms of this path behind `start`, which begins with a slash and does not end with
-    /// one.
+    /// Creates the forms of this path behind `start`, which begins with a slash and does not end
+    /// with one.
     ///
-    /// Each form of the whole is a form of `start`, followed by a form of this path. Or it is one of the
-    /// two alone, because a slash is removed at an end of the whole, but stays if it is all of a part,
-    /// and because the path may end within `start`. So the work is that for both parts.
+    /// Each form of the whole is a form of `start`, followed by a form of this path. Or it is one
+    /// of the two alone, because a slash is removed at an end of the whole, but stays if it is all
+    /// of a part, and because the path may end within `start`. So the work is that for both parts.
     pub(super) fn after(&self, start: &str, readings: &mut Readings) -> PathForms<'static> {
         let starts = PathForms::within(start, readings);
         let has_root = |forms: &PathForms<'_>| forms.iter().any(|form| form == "/");
@@ -142,8 +142,8 @@ impl<'a> PathForms<'a> {
         PathForms { sent: Cow::Owned(sent), others, is_complete }
     }
 
-    /// Adds the other forms. Returns false if they are too many or too long, or if one contains `..`
-    /// or a control character.
+    /// Adds the other forms. Returns false if they are too many or too long, or if one contains
+    /// `..` or a control character.
     ///
     /// Each step makes a path shorter, replaces single characters or leaves it as it is, so the
     /// search ends.
@@ -300,7 +300,8 @@ mod tests {
         assert_eq!(forms("/.well-known/..."), ["/.well-known/..."]);
     }
 
-    /// Fault: a path without a slash at its start had one form, so it avoided all rules with a path.
+    /// Fault: a path without a slash at its start had one form, so it avoided all rules with a
+    /// path.
     #[test]
     fn a_path_without_a_slash_at_its_start_may_have_any_form() {
         for path in ["", "*", "login", "a/../login", "http://localhost/login"] {
@@ -326,8 +327,8 @@ mod tests {
         assert!(forms("//%61%2Fb/%252e/").contains(&"/a%2Fb/%252e".to_owned()));
     }
 
-    /// Fault: a step changed all places of a path at once. A service that changes one of them, and has
-    /// a parameter at another one, read a path that was none of the forms.
+    /// Fault: a step changed all places of a path at once. A service that changes one of them, and
+    /// has a parameter at another one, read a path that was none of the forms.
     #[test]
     fn a_separator_is_read_at_each_place_apart() {
         for (path, form) in [
@@ -395,8 +396,8 @@ mod tests {
         }
     }
 
-    /// Fault: `..` was resolved from the root of the path, and a handler that removes or adds a prefix
-    /// resolved it from another one.
+    /// Fault: `..` was resolved from the root of the path, and a handler that removes or adds a
+    /// prefix resolved it from another one.
     #[test]
     fn a_path_with_a_parent_segment_in_some_form_may_have_any_form() {
         for path in [
@@ -424,8 +425,8 @@ mod tests {
         }
     }
 
-    /// A client of URLs leaves out a tab and a line break, encodes other control characters, and removes
-    /// them at the end.
+    /// A client of URLs leaves out a tab and a line break, encodes other control characters, and
+    /// removes them at the end.
     #[test]
     fn a_path_with_a_control_character_may_have_any_form() {
         for path in ["/lo%09gin", "/login%00x", "/%0Alogin", "/login%1f", "/a%7fb", "/%2500"] {
@@ -433,8 +434,8 @@ mod tests {
         }
     }
 
-    /// Fault: a handler that forwards a request with a client of the URL standard reached a path that
-    /// was none of the forms, also if it did only some of the steps of such a client.
+    /// Fault: a handler that forwards a request with a client of the URL standard reached a path
+    /// that was none of the forms, also if it did only some of the steps of such a client.
     #[test]
     fn a_path_is_also_read_as_a_part_of_a_url() {
         assert_eq!(forms("/a\\b"), ["/a/b", "/a\\b"]);
@@ -447,8 +448,8 @@ mod tests {
         assert_eq!(forms("/ a/b "), ["/ a/b", "/ a/b ", "/a/b", "/a/b "]);
     }
 
-    /// Fault: spaces and parameters were removed from all segments at once, so a segment became empty
-    /// that a service had compared with a parameter of its route.
+    /// Fault: spaces and parameters were removed from all segments at once, so a segment became
+    /// empty that a service had compared with a parameter of its route.
     #[test]
     fn a_segment_that_would_become_empty_is_also_left_as_it_is() {
         for (path, form) in [

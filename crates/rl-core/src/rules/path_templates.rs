@@ -19,8 +19,8 @@ const MAX_PARAMETERS: usize = 25;
 #[derive(Clone)]
 pub(super) struct PathTemplates {
     /// Routers that together contain each template once. `matchit` accepts two templates in one
-    /// router only if the parameters at the same place are of the same kind. A template that a router
-    /// does not accept is in another router.
+    /// router only if the parameters at the same place are of the same kind. A template that a
+    /// router does not accept is in another router.
     routers: Vec<Router<()>>,
     /// The other forms of the templates, and the paths before their tails.
     form_routers: Vec<Router<()>>,
@@ -51,8 +51,8 @@ impl PathTemplates {
                     forms.push(form.to_owned());
                 }
             }
-            // axum routes `/files//` to a service that is nested in `/files/{name}`, and `/v/` to the
-            // route `/v{number}/`.
+            // axum routes `/files//` to a service that is nested in `/files/{name}`, and `/v/` to
+            // the route `/v{number}/`.
             let parameter = template.rfind('{').filter(|at| {
                 let end = template[*at..].find('}').map(|end| at + end + 1);
                 let is_escaped = template[..*at].ends_with('{');
@@ -67,7 +67,8 @@ impl PathTemplates {
             // actix-web routes `/files/` to the handler of `/files/{rest:.*}`.
             let before_tail = template.find("{*").map(|at| &template[..at]);
             for form in before_tail.map(PathForms::new).iter().flat_map(PathForms::iter) {
-                // The path before a tail may have parameters, so some of its forms are no templates.
+                // The path before a tail may have parameters, so some of its forms are no
+                // templates.
                 form_routers.insert(form);
             }
         }
@@ -91,8 +92,8 @@ impl PathTemplates {
             && path.iter().all(|form| self.routers.iter().any(|router| is_full(form, router)))
     }
 
-    /// Returns the templates, with the other forms of each. A path that matches the list matches one
-    /// of them, or is the path before a tail.
+    /// Returns the templates, with the other forms of each. A path that matches the list matches
+    /// one of them, or is the path before a tail.
     pub(super) fn templates(&self) -> &[String] {
         &self.templates
     }

@@ -8,8 +8,8 @@ use crate::store::Namespace;
 /// The number of hexadecimal digits of a pseudonym, if no other rule has the same digits.
 const DIGITS: usize = 5;
 
-/// The key of the hash. It is the same in all processes, so that all instances of a service send the
-/// same names.
+/// The key of the hash. It is the same in all processes, so that all instances of a service send
+/// the same names.
 const CONTEXT: &str = "rl-core 2026 pseudonyms of rules";
 
 /// Returns a pseudonym for each of `rules`, whose names are unique: `r3f2a1`.

@@ -30,32 +30,32 @@ const MAX_APPLIED: usize = 32;
 ///
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * Services read a path in different ways: percent-encoded characters are decoded, or not; parameters
-///   (`;v=1`) and spaces around a segment are removed, or not. At each place, an encoded slash or a
-///   backslash is read as a slash, or not; a slash beside another one, a `.` segment, or a slash at the
-///   end is removed, or not; and the path may end before a `?`, `#` or `;`. A path matches a rule if it
-///   matches after any of these steps, in any order, as the client has sent it or as the framework
-///   compares it with its routes. It matches an exemption only if it matches before and after each
-///   step.
-/// * Some paths match every rule, and no exemption: those with a `..` segment or a control character,
-///   encoded or not, those with more than 256 forms, or with more than 32 KiB of them, and those
-///   without a slash at their start, such as that of `OPTIONS *`. A request with `..` is therefore
-///   counted also by rules of paths that it does not reach.
-/// * Within nested routers of axum, a path matches a rule with all segments of their prefix, with the
-///   last ones, or with none, because a handler may have passed the request on to another router. The
-///   path that was sent matches an exemption. If a middleware has rewritten it, the rewritten path has
-///   to match the exemption too, whichever segments of the prefix it begins with.
-///   axum does not report further slashes after the prefix, so such a path is read with and without
-///   them. If the prefix has parameters, and the name of one occurs twice, its value is empty, or any
-///   value in the path is not UTF-8, the path matches every rule, and no exemption.
+/// * Services read a path in different ways: percent-encoded characters are decoded, or not;
+///   parameters (`;v=1`) and spaces around a segment are removed, or not. At each place, an encoded
+///   slash or a backslash is read as a slash, or not; a slash beside another one, a `.` segment, or
+///   a slash at the end is removed, or not; and the path may end before a `?`, `#` or `;`. A path
+///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
+///   or as the framework compares it with its routes. It matches an exemption only if it matches
+///   before and after each step.
+/// * Some paths match every rule, and no exemption: those with a `..` segment or a control
+///   character, encoded or not, those with more than 256 forms, or with more than 32 KiB of them,
+///   and those without a slash at their start, such as that of `OPTIONS *`. A request with `..` is
+///   therefore counted also by rules of paths that it does not reach.
+/// * Within nested routers of axum, a path matches a rule with all segments of their prefix, with
+///   the last ones, or with none, because a handler may have passed the request on to another
+///   router. The path that was sent matches an exemption. If a middleware has rewritten it, the
+///   rewritten path has to match the exemption too, whichever segments of the prefix it begins
+///   with. axum does not report further slashes after the prefix, so such a path is read with and
+///   without them. If the prefix has parameters, and the name of one occurs twice, its value is
+///   empty, or any value in the path is not UTF-8, the path matches every rule, and no exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * Services read the host in the target of the request, or in one of the lines `Host`,
 ///   `X-Forwarded-Host` and `Forwarded`. One of these hosts has to match a rule, and all of them an
 ///   exemption. A port and a dot at the end are ignored. A request without a host, or with one that
 ///   is not a name or address with a valid port (`user@api.example.org`, `%61pi.example.org`,
-///   `a.org, b.org`), matches every host of a rule, and none of an exemption. So does a request that
-///   names more than 12 hosts, or in more than 4 KiB of text.
+///   `a.org, b.org`), matches every host of a rule, and none of an exemption. So does a request
+///   that names more than 12 hosts, or in more than 4 KiB of text.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`. A rule for `GET` also
 ///   applies to `CONNECT`, with which a client opens a WebSocket over HTTP/2. An exemption of `GET`
 ///   does not. A rule ignores the case of a method that a client sends, and an exemption does not.
@@ -100,8 +100,8 @@ impl Match {
     /// Adds a path template in the syntax of axum: `/users/{id}`, `/files/{*rest}`.
     ///
     /// A parameter at the end stands for at least one character. For a rule the tail may be empty,
-    /// because some services route it to the same handler: `/files/{*rest}` also matches `/files/` and
-    /// `/files`.
+    /// because some services route it to the same handler: `/files/{*rest}` also matches `/files/`
+    /// and `/files`.
     pub fn path(mut self, template: impl AsRef<str>) -> Self {
         self.paths.push(template.as_ref().into());
         self
@@ -352,8 +352,8 @@ impl<'a> RequestView<'a> {
 
     /// Returns the methods with which the client overrides that of the request, in upper case.
     ///
-    /// A proxy may have joined lines by commas. A service takes the first of them or the last. Of more
-    /// than [`MAX_OVERRIDES`] methods, the rest is left out, and every rule may match.
+    /// A proxy may have joined lines by commas. A service takes the first of them or the last. Of
+    /// more than [`MAX_OVERRIDES`] methods, the rest is left out, and every rule may match.
     fn overrides(&self) -> &[String] {
         self.overrides.get_or_init(|| {
             let mut methods = Vec::new();
@@ -417,7 +417,8 @@ mod tests {
         assert!(!applies(&Match::new().method("HEAD"), &get("/")));
     }
 
-    /// Fault: a service that accepts an overridden method got calls of a method that no rule counted.
+    /// Fault: a service that accepts an overridden method got calls of a method that no rule
+    /// counted.
     #[test]
     fn an_overridden_method_matches_a_rule_and_no_exemption() {
         let text = Match::new().method("POST");
@@ -465,7 +466,8 @@ mod tests {
         }
     }
 
-    /// Fault: a gRPC service ignores the method, so a client avoided a rule for `POST` with another.
+    /// Fault: a gRPC service ignores the method, so a client avoided a rule for `POST` with
+    /// another.
     #[test]
     fn a_method_that_the_service_ignores_avoids_no_rule_and_earns_no_exemption() {
         let client = ClientAddress::default();
@@ -549,8 +551,8 @@ mod tests {
             // Fault: a rewritten path was taken for the path within a nested router.
             ("/api/health", "/health", None, true, false),
             ("/api/health", "/health", Some("/api"), true, true),
-            // Fault: a path that was rewritten to another value of a parameter of the prefix avoided
-            // the rule.
+            // Fault: a path that was rewritten to another value of a parameter of the prefix
+            // avoided the rule.
             ("/API/health", "/health", Some("/api"), true, false),
             ("/api/health", "/health", Some("/API"), true, false),
             ("/api/export/a", "/export/a", Some("/api"), true, false),
@@ -583,10 +585,10 @@ mod tests {
         }
     }
 
-    /// Fault: a path within nested routers was compared with the whole prefix alone. It avoided a rule
-    /// if a handler of a nested router had passed the request on to another router, or if a middleware
-    /// had rewritten it and the routers had left a part of the prefix in it. Ordinary paths lost their
-    /// exemption if they had a part of the prefix or nothing behind it.
+    /// Fault: a path within nested routers was compared with the whole prefix alone. It avoided a
+    /// rule if a handler of a nested router had passed the request on to another router, or if a
+    /// middleware had rewritten it and the routers had left a part of the prefix in it. Ordinary
+    /// paths lost their exemption if they had a part of the prefix or nothing behind it.
     #[test]
     fn a_path_within_nested_routers_is_completed_by_each_run_of_the_prefix() {
         let client = ClientAddress::default();

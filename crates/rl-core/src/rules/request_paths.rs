@@ -8,8 +8,8 @@ use crate::key::{NestedPrefix, RequestInfo};
 
 /// The paths of a request.
 pub(super) struct RequestPaths<'a> {
-    /// The path that the client has sent, and the paths that the service may route on if a middleware
-    /// has rewritten it.
+    /// The path that the client has sent, and the paths that the service may route on if a
+    /// middleware has rewritten it.
     whole: SmallVec<[PathForms<'a>; 1]>,
     /// The path within nested routers, and the paths within some of them.
     nested: SmallVec<[PathForms<'a>; 1]>,
@@ -64,8 +64,8 @@ impl<'a> RequestPaths<'a> {
     }
 }
 
-/// The maximum number of runs of a prefix. With several equal segments, each of them may be the last
-/// one of a run, and a client chooses the values of parameters.
+/// The maximum number of runs of a prefix. With several equal segments, each of them may be the
+/// last one of a run, and a client chooses the values of parameters.
 const MAX_RUNS: usize = 32;
 
 /// The texts that may come before the path within nested routers: the *runs* of segments of their
@@ -85,8 +85,8 @@ struct PrefixRuns {
 }
 
 impl PrefixRuns {
-    /// Finds the runs of the segments of `prefix` before `routed`. The routers have removed all of these
-    /// segments if `is_removed`. Otherwise, `routed` may begin with those that are left.
+    /// Finds the runs of the segments of `prefix` before `routed`. The routers have removed all of
+    /// these segments if `is_removed`. Otherwise, `routed` may begin with those that are left.
     ///
     /// Returns `None` if the runs are too many, or not known.
     fn new(sent: &str, routed: &str, prefix: &str, is_removed: bool) -> Option<Self> {
@@ -95,7 +95,8 @@ impl PrefixRuns {
         if segments.iter().any(|segment| segment.is_empty()) {
             return None;
         }
-        // The prefix may encode the values of its parameters differently from the path that was sent.
+        // The prefix may encode the values of its parameters differently from the path that was
+        // sent.
         let read = |path: &str| decode_segments(path).replace("%2f", "%2F");
         let sent = read(sent);
         let is_left = |left: &[&str]| {

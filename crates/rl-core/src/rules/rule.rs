@@ -147,8 +147,8 @@ impl Rule {
     /// Replaces all limits that were added before.
     ///
     /// The source is called for each request. A subject for which it finds no policy is not counted
-    /// under this rule. If a look-up fails, the failure policy of the limiter decides the request. A
-    /// rule in [shadow](Self::shadow) does not count the request then.
+    /// under this rule. If a look-up fails, the failure policy of the limiter decides the request.
+    /// A rule in [shadow](Self::shadow) does not count the request then.
     ///
     /// ```
     /// use rl_core::key::Identified;
@@ -183,8 +183,8 @@ impl Rule {
     }
 
     /// Sets the function that returns the cost of a request under this rule. A request that costs 0
-    /// is never denied, not even by a limit of requests or a concurrency limit, so return at least 1 if
-    /// the client chooses the cost.
+    /// is never denied, not even by a limit of requests or a concurrency limit, so return at least
+    /// 1 if the client chooses the cost.
     ///
     /// Decide by the [route](RequestInfo::route) or by a match of the rule, not by the
     /// [path](RequestInfo::path): that is as the client sent it, and `/%65xport` may reach the same
@@ -277,8 +277,8 @@ impl Rule {
 
     /// Sets whether headers and bodies contain the name of this rule. Defaults to `false`.
     ///
-    /// By default clients read a hash of the name, such as `r3f2a1/minute`, because names may tell an
-    /// attacker what is counted. The hash is the same on all instances. It hides names, but no
+    /// By default clients read a hash of the name, such as `r3f2a1/minute`, because names may tell
+    /// an attacker what is counted. The hash is the same on all instances. It hides names, but no
     /// secrets: an attacker who knows the namespace of the limiter can test a guess.
     /// [`HttpLimiter::name_rules`](crate::adapter::HttpLimiter::name_rules) discloses the names of
     /// all rules. In a file, this setting is `disclosed: name`.

@@ -128,8 +128,8 @@ impl RuleSet {
         Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
     }
 
-    /// Adds a part to those of a request that has as many as a decision can have: a rule that is not
-    /// in shadow replaces the last one in shadow. Logs a line that names the rules.
+    /// Adds a part to those of a request that has as many as a decision can have: a rule that is
+    /// not in shadow replaces the last one in shadow. Logs a line that names the rules.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl RuleSet {
     }
 
     /// Logs, unless this happened within the last minute, that the rule at `place` is one too many
-    /// for a request, beside the rules of `parts`. With `in_shadow`, a rule in shadow is left out for
-    /// it; otherwise the request is rejected.
+    /// for a request, beside the rules of `parts`. With `in_shadow`, a rule in shadow is left out
+    /// for it; otherwise the request is rejected.
     #[cold]
     fn report_too_many(
         &self,
@@ -209,16 +209,16 @@ impl RuleSet {
         self.rules.iter().map(|rule| (&*rule.name, rule.own_policies(), rule.known_cost()))
     }
 
-    /// Returns the namespace of each rule, with the policies that the rule itself sets, by the names
-    /// of their tiers. The name is empty for clients without a tier.
+    /// Returns the namespace of each rule, with the policies that the rule itself sets, by the
+    /// names of their tiers. The name is empty for clients without a tier.
     pub(crate) fn policies_by_tier(
         &self,
     ) -> impl Iterator<Item = (&Namespace, Vec<(String, Policy)>)> {
         self.rules.iter().map(|rule| (&rule.namespace, rule.policies_by_tier()))
     }
 
-    /// Returns the part with which a rule counts `subject`. Returns `None` if there is no such rule, or
-    /// if a source has to find its limits. `policy` replaces the limits of the rule.
+    /// Returns the part with which a rule counts `subject`. Returns `None` if there is no such
+    /// rule, or if a source has to find its limits. `policy` replaces the limits of the rule.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
         of: OfRule<'a>,
@@ -235,7 +235,8 @@ impl RuleSet {
         Some(Arc::clone(&self.rule(name)?.label))
     }
 
-    /// Returns whether the rule called `name` is in shadow. Returns `None` if there is no such rule.
+    /// Returns whether the rule called `name` is in shadow. Returns `None` if there is no such
+    /// rule.
     pub(crate) fn is_in_shadow(&self, name: &str) -> Option<bool> {
         Some(self.rule(name)?.is_shadow)
     }
@@ -244,8 +245,8 @@ impl RuleSet {
         self.rules.iter().find(|rule| &*rule.name == name)
     }
 
-    /// Returns the parts of a request that has only one: the part with which a rule counts `subject`.
-    /// Returns `None` if there is no such rule.
+    /// Returns the parts of a request that has only one: the part with which a rule counts
+    /// `subject`. Returns `None` if there is no such rule.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
         of: OfRule<'_>,
@@ -257,8 +258,8 @@ impl RuleSet {
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
-    /// Returns the position of a tier among the tiers of the rule. The tier is the named one, or else
-    /// the one that `tier_by` returns.
+    /// Returns the position of a tier among the tiers of the rule. The tier is the named one, or
+    /// else the one that `tier_by` returns.
     fn tier_in_rule(&self, rule: &ValidRule, of: OfRule<'_>) -> Option<usize> {
         let named = |tier: &str| rule.tiers.iter().position(|(known, _)| known.name() == tier);
         of.tier.map_or_else(|| self.tier_of(rule, of.subject), named)
@@ -381,8 +382,8 @@ impl RequestParts {
         counted.map(|(part, rule, policy)| rule.part(&part.subject, policy, part.cost)).collect()
     }
 
-    /// Returns a part for each policy under which requests of the first part's subject may be counted
-    /// by its rule: the policy of the part, and those of the other tiers.
+    /// Returns a part for each policy under which requests of the first part's subject may be
+    /// counted by its rule: the policy of the part, and those of the other tiers.
     pub(crate) fn parts_of_each_tier(&self) -> Vec<Part<'_>> {
         let Some(part) = self.parts.first() else { return Vec::new() };
         let rule = &self.set.rules[part.place];

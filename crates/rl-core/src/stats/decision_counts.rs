@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A decision is counted by the set of the limits that deny it. Readers derive the denials of each
-//! limit from the counts of the sets that contain it. A table of sets covers six limits, so a denial
-//! by a limit after the sixth takes four additions, and after the twelfth five.
+//! limit from the counts of the sets that contain it. A table of sets covers six limits, so a
+//! denial by a limit after the sixth takes four additions, and after the twelfth five.
 
 use std::sync::OnceLock;
 
@@ -45,8 +45,8 @@ const _: () = assert!(size_of::<DecisionCounts>() == 64);
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounts {
     pub(crate) count: ThreadCount,
-    /// The time at which the subject of a decision was last recorded. It is on the store's clock, or
-    /// on the limiter's for a denial by the policy alone.
+    /// The time at which the subject of a decision was last recorded. It is on the store's clock,
+    /// or on the limiter's for a denial by the policy alone.
     pub(crate) recorded_at: ThreadCount,
 }
 
@@ -90,8 +90,8 @@ impl DecisionCounts {
         self.times_next.get() != 0
     }
 
-    /// Lets the next decision of the thread be timed. Two readings of a clock take 50 ns, so this is
-    /// called at most once in a millisecond for each outcome.
+    /// Lets the next decision of the thread be timed. Two readings of a clock take 50 ns, so this
+    /// is called at most once in a millisecond for each outcome.
     pub(crate) fn time_next(&self) {
         self.times_next.set(1);
     }

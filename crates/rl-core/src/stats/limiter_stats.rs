@@ -41,9 +41,9 @@ pub struct LimiterStats {
     /// store is in memory, it times none if an observer or the log receives each decision. The
     /// fallback is not included.
     pub decision_seconds: Histogram,
-    /// The times, in seconds, of store calls for which the limiter had to wait. Each thread times one
-    /// of the calls that were sent within a millisecond. A call that timed out has the time until the
-    /// timeout.
+    /// The times, in seconds, of store calls for which the limiter had to wait. Each thread times
+    /// one of the calls that were sent within a millisecond. A call that timed out has the time
+    /// until the timeout.
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,

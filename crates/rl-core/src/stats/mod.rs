@@ -1,17 +1,17 @@
 //! Counts of decisions, calls and times, for operators.
 //!
 //! Each limiter counts its decisions; [`RateLimiter::stats`](crate::RateLimiter::stats) returns the
-//! counts since it was built. They are plain data. The crate `rl-metrics` exports them to Prometheus,
-//! OpenTelemetry and the `metrics` facade.
+//! counts since it was built. They are plain data. The crate `rl-metrics` exports them to
+//! Prometheus, OpenTelemetry and the `metrics` facade.
 //!
 //! * **Counts are exact.** Every decision is counted once, except peeks.
 //! * **Times, utilizations and top subjects are sampled** for decisions in memory: each thread
 //!   records those of one decision in a millisecond.
-//! * **Memory is bounded.** No request adds a counter. A limiter counts up to 1022 limits and rules by
-//!   name, and all others together under the name [`OTHER_NAME`].
+//! * **Memory is bounded.** No request adds a counter. A limiter counts up to 1022 limits and rules
+//!   by name, and all others together under the name [`OTHER_NAME`].
 //!
-//! Each thread counts in memory of its own (`sharded.rs`), so a decision takes no lock and no atomic
-//! read-modify-write for it.
+//! Each thread counts in memory of its own (`sharded.rs`), so a decision takes no lock and no
+//! atomic read-modify-write for it.
 //!
 //! # Example
 //!

@@ -1,4 +1,5 @@
-//! Counters of which each thread has its own copy, so that counting needs no atomic read-modify-write.
+//! Counters of which each thread has its own copy, so that counting needs no atomic
+//! read-modify-write.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +12,8 @@ use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current};
 #[derive(Debug)]
 pub(crate) struct PerThread<T>(Box<[T; OWN_SLOTS + 1]>);
 
-/// A large value of which each thread has its own copy, like [`PerThread`]. A copy is allocated when
-/// its thread first needs it.
+/// A large value of which each thread has its own copy, like [`PerThread`]. A copy is allocated
+/// when its thread first needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Sharded<T>(PerThread<OnceLock<Box<T>>>);
 

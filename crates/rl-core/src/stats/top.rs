@@ -27,8 +27,8 @@ pub struct TopSubject {
     /// The number by which `count` may be too high.
     pub error: u64,
     /// The names of the rule and of the limit of the last denial that was recorded. The name of the
-    /// rule is empty if the limiter has no rules. It is `None` for units, for a denial without a limit
-    /// such as a block, and for limits that are not counted by name.
+    /// rule is empty if the limiter has no rules. It is `None` for units, for a denial without a
+    /// limit such as a block, and for limits that are not counted by name.
     pub denied_by: Option<(String, String)>,
 }
 
@@ -87,8 +87,8 @@ impl TopSubjects {
         true
     }
 
-    /// Returns the subjects with the largest counts, the largest first. `names_of` returns the names
-    /// of the rule and of the limit at a place.
+    /// Returns the subjects with the largest counts, the largest first. `names_of` returns the
+    /// names of the rule and of the limit at a place.
     pub(crate) fn largest(
         &self,
         names_of: impl Fn(usize) -> Option<(String, String)>,

@@ -25,9 +25,9 @@ use crate::store::Namespace;
 ///
 /// * Distinct subjects have distinct sequences of numbers *m*, because the lengths are part of
 ///   them. So have distinct namespaces.
-/// * If two subjects or their namespaces differ in *mᵢ*, exactly one value of *kᵢ* makes their halves
-///   equal, whatever the other keys are. So one half is equal with a probability of 2^-61, and both
-///   halves with 2^-122.
+/// * If two subjects or their namespaces differ in *mᵢ*, exactly one value of *kᵢ* makes their
+///   halves equal, whatever the other keys are. So one half is equal with a probability of 2^-61,
+///   and both halves with 2^-122.
 /// * A half is stored before its last reduction modulo *p*. This cannot make unequal halves equal.
 ///
 /// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys

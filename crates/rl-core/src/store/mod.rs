@@ -6,7 +6,8 @@
 //!    state and at the same time. It charges all of the limits or none. No other operation on the
 //!    subjects happens in between. A store may refuse requests of several parts
 //!    ([`DecideRequest::sole_part`]).
-//! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`, or `c` is 0.
+//! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max` or
+//!    `c == 0`.
 //! 3. **A denial changes nothing**: it charges no limit and opens no window.
 //! 4. **One clock.** A store makes all decisions on its own clock. A clock that steps back grants
 //!    nothing: no decision uses an earlier time than the last charge. Waits and resets count
@@ -19,10 +20,10 @@
 //!    still counts.
 //! 6. **Nothing is kept for ever.** Every operation that stores state gives it an expiry.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
-//! 8. **A settlement** ([`Store::settle`]) gives back units that its decision has charged, as far as
-//!    they still count, and never exceeds the capacity. It applies only to the limits that it names
-//!    ([`RefundOf`]). If a reset, an eviction or a lost key has removed the charge, it gives nothing
-//!    back.
+//! 8. **A settlement** ([`Store::settle`]) gives back units that its decision has charged, as far
+//!    as they still count, and never exceeds the capacity. It applies only to the limits that it
+//!    names ([`RefundOf`]). If a reset, an eviction or a lost key has removed the charge, it gives
+//!    nothing back.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is a result.** An error means that no decision was made, or that its result is
 //!     unknown. A store never repeats a call that may have been carried out.
@@ -40,8 +41,8 @@
 //!     settle them one after the other.
 //!
 //! 15. **A store on several servers reports the load of each** ([`Store::server_loads`]): the calls
-//!     to this server, and its replies. Otherwise the outage of one server may look like an overload of
-//!     another.
+//!     to this server, and its replies. Otherwise the outage of one server may look like an
+//!     overload of another.
 //!
 //! The contract is available as tests: run `conformance::suite` (feature `conformance`) on your own
 //! store.
@@ -149,8 +150,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// charges further units. Each subject occurs once.
     ///
     /// Resolves to [`LeaseStatus::Held`], unless the settlement [ends a
-    /// reservation](Settlement::reservation) that has expired or is unknown. In that case it changes
-    /// nothing.
+    /// reservation](Settlement::reservation) that has expired or is unknown. In that case it
+    /// changes nothing.
     ///
     /// # Errors
     ///
@@ -160,8 +161,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Renews the leases of permits, or a reservation.
     ///
-    /// Resolves to the time that later calls need: the time at which the new leases of permits begin,
-    /// which replaces [`Renewal::charged`], or the time at which the reservation expires.
+    /// Resolves to the time that later calls need: the time at which the new leases of permits
+    /// begin, which replaces [`Renewal::charged`], or the time at which the reservation expires.
     ///
     /// Changes nothing, and resolves to another status, if the units are no longer held: the lease
     /// under one of the limits or the reservation has ended, or the charge was refunded or reset. A

@@ -47,8 +47,8 @@ impl RandomKeys {
     }
 }
 
-/// The sum of each half of a hash. A sum stays below 2^124, because fewer than 64 products below 2^118 are
-/// added.
+/// The sum of each half of a hash. A sum stays below 2^124, because fewer than 64 products below
+/// 2^118 are added.
 #[derive(Clone, Copy)]
 pub(super) struct HashSums([u128; 2]);
 
@@ -61,7 +61,8 @@ impl HashSums {
 
     /// Returns a number for each half that is congruent to the sum modulo the prime.
     ///
-    /// The numbers may exceed the prime, but two numbers are equal only if their sums are congruent.
+    /// The numbers may exceed the prime, but two numbers are equal only if their sums are
+    /// congruent.
     #[inline]
     pub(super) fn reduced(self) -> [u64; 2] {
         self.0.map(fold)

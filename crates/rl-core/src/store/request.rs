@@ -81,8 +81,8 @@ pub struct Part<'a> {
     pub cost: Cost,
     /// The namespace of the counters, if it is not that of the request.
     pub namespace: Option<&'a Namespace>,
-    /// The properties by which the part differs from a plain one, as in [`PartFlags`]. They form one
-    /// number, so that the fast path needs one comparison.
+    /// The properties by which the part differs from a plain one, as in [`PartFlags`]. They form
+    /// one number, so that the fast path needs one comparison.
     pub(crate) flags: u8,
 }
 

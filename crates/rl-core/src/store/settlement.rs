@@ -38,7 +38,8 @@ pub struct Settlement<'a> {
     pub reservation: Option<Reservation>,
 }
 
-/// Charged units that are refunded if the process that made the request dies before it settles them.
+/// Charged units that are refunded if the process that made the request dies before it settles
+/// them.
 ///
 /// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) creates a reservation.
 /// The time of its charge identifies it among the reservations of the subject.

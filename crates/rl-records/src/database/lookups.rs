@@ -10,8 +10,8 @@ use crate::record::Record;
 use crate::resource::ResourceLimit;
 use crate::tier::TierContent;
 
-/// Returns the records of a consumer that are active at `at` or later, the tier of the consumer, and
-/// the end of the change log.
+/// Returns the records of a consumer that are active at `at` or later, the tier of the consumer,
+/// and the end of the change log.
 ///
 /// Each look-up reads the end after the values, on the same connection. So the end is not before a
 /// change that the values contain.

@@ -1,7 +1,7 @@
 //! Decisions over fixed windows in their packed form.
 //!
-//! [`try_decide_fast`] grants a request if all windows are open and have more left than it costs, or
-//! denies it if an open window has less. It returns `None` if neither is certain. The
+//! [`try_decide_fast`] grants a request if all windows are open and have more left than it costs,
+//! or denies it if an open window has less. It returns `None` if neither is certain. The
 //! [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
 //! Every charge opens all windows that were closed. All windows then stay open until the first one

@@ -121,7 +121,8 @@ impl Iterator for LaneSet {
 }
 
 /// The states of up to six fixed windows. Each lane has the used units in 32 bits, and the time of
-/// the first charge in 48 bits. Times are relative to a base that the store chooses; 0 means no time.
+/// the first charge in 48 bits. Times are relative to a base that the store chooses; 0 means no
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedStates {
     numbers: [u32; LANES],

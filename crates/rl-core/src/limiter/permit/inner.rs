@@ -38,7 +38,8 @@ const NOT_RENEWED: usize = usize::MAX;
 pub(super) struct Account {
     /// The final cost of the request, as far as it is known.
     pub(super) cost: Cost,
-    /// The units of the cost that were charged after the decision, and before the permit is settled.
+    /// The units of the cost that were charged after the decision, and before the permit is
+    /// settled.
     pub(super) charged_since: u64,
     /// Whether a cost that grows is charged before the permit is settled.
     pub(super) charges_growth: bool,
@@ -176,14 +177,15 @@ impl PermitInner {
     }
 
     /// Returns the cost to settle: without the units that were charged after the decision. Unless
-    /// the final cost is 0, one unit of the decision stays charged, because a refund of all its units
-    /// also refunds the request under limits that count requests.
+    /// the final cost is 0, one unit of the decision stays charged, because a refund of all its
+    /// units also refunds the request under limits that count requests.
     fn unsettled(&self, account: &Account) -> u64 {
         let (cost, charged) = (account.cost.units(), self.decision.charged());
         cost.saturating_sub(account.charged_since).max(cost.min(charged).min(1))
     }
 
-    /// Counts the end of the permit, and the units that were charged or refunded after the decision.
+    /// Counts the end of the permit, and the units that were charged or refunded after the
+    /// decision.
     fn count_end(&self, account: &Account) {
         let (tally, charged) = (&self.pipeline.tally, self.decision.charged());
         let unsettled = self.unsettled(account);

@@ -24,8 +24,8 @@ use crate::store::{Namespace, Part, StoreFuture};
 /// The cost of a request is often known only at its end.
 /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) charges an estimate, and the permit is
 /// *settled* when the request ends. Settling refunds unused units, and charges units beyond the
-/// estimate, even beyond the limits. In the adapters, a cost beyond the estimate is charged with the
-/// head of the response already, and later whenever it has doubled.
+/// estimate, even beyond the limits. In the adapters, a cost beyond the estimate is charged with
+/// the head of the response already, and later whenever it has doubled.
 ///
 /// Until then the permit holds units of concurrency limits under leases. A task renews the leases
 /// of all permits, on the tokio runtime in which the first permit was made.
@@ -139,8 +139,8 @@ impl Permit {
         self.all.as_ref().map_or(&self.inner.decision, |all| &all.decision)
     }
 
-    /// Returns the cost of the request: the granted cost, until the final cost is set. For a request
-    /// of several parts, it is the cost of the first.
+    /// Returns the cost of the request: the granted cost, until the final cost is set. For a
+    /// request of several parts, it is the cost of the first.
     #[must_use]
     pub fn cost(&self) -> Cost {
         match &self.all {
@@ -170,7 +170,8 @@ impl Permit {
     }
 
     /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, in this
-    /// limiter and every outer limiter that is metered. Returns whether this rule counts the request.
+    /// limiter and every outer limiter that is metered. Returns whether this rule counts the
+    /// request.
     ///
     /// With this method, a rule that counts requests and a rule that counts tokens can have
     /// different final costs. If no limiter of the request has a rule of this name, it logs a
@@ -250,8 +251,8 @@ impl Permit {
         }
     }
 
-    /// Charges the units by which the cost exceeds the charge. This does not wait for the end of the
-    /// body, because the client decides when that is.
+    /// Charges the units by which the cost exceeds the charge. This does not wait for the end of
+    /// the body, because the client decides when that is.
     pub(crate) fn charge_cost_of_head(&self) {
         charge_excess(self.permits());
     }

@@ -91,8 +91,8 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
         renewed.map(LeaseStatus::held)
     };
     let renewed = match renewed {
-        // The permit was settled during the call, and its units were released before the renewal. So
-        // no lease has lapsed, and nothing is charged again.
+        // The permit was settled during the call, and its units were released before the renewal.
+        // So no lease has lapsed, and nothing is charged again.
         Ok(None) if permit.account().is_settled => return false,
         Ok(None) if permit.account().is_lease_doubtful => {
             take_twice(permit, places).await.map(Some)

@@ -73,8 +73,8 @@ async fn a_cost_that_grows_after_the_head_is_charged_whenever_it_has_doubled() {
     assert_eq!(used(&limiter).await, 120);
 }
 
-/// Units that were charged after the decision are not refunded. Those of the decision are, except one
-/// if the cost is not 0.
+/// Units that were charged after the decision are not refunded. Those of the decision are, except
+/// one if the cost is not 0.
 #[tokio::test]
 async fn a_cost_that_falls_after_the_head_refunds_the_units_of_the_decision() {
     let limiter = limiter();

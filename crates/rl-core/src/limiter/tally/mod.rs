@@ -97,8 +97,8 @@ impl Tally {
         }
     }
 
-    /// Begins a decision of the thread in `mode`. Returns the current time if it is to be timed, and
-    /// clears the flag that asks for this.
+    /// Begins a decision of the thread in `mode`. Returns the current time if it is to be timed,
+    /// and clears the flag that asks for this.
     #[inline(always)]
     pub(super) fn begin_decision(&self, mode: Mode) -> Option<Instant> {
         let decisions = self.decisions.own().counts;

@@ -15,8 +15,8 @@ pub(super) const CHUNKS: usize = 32;
 /// The largest number of names.
 const MAX_NAMES: usize = CHUNK * CHUNKS;
 
-/// The number of slots in the hash table that finds the place of a name, a power of two. It is twice
-/// the largest number of names, so that look-ups stay short.
+/// The number of slots in the hash table that finds the place of a name, a power of two. It is
+/// twice the largest number of names, so that look-ups stay short.
 const INDEX: usize = 2 * MAX_NAMES;
 
 /// The bits of a slot that contain a place. The other 53 bits are those of the hash.

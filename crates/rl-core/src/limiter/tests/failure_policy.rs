@@ -134,8 +134,8 @@ async fn a_place_that_the_fallback_granted_is_released_there() {
     }
 }
 
-/// Fault: a share of less than the cost rejected every request with 503, though the client was within
-/// its limit.
+/// Fault: a share of less than the cost rejected every request with 503, though the client was
+/// within its limit.
 #[tokio::test]
 async fn a_share_grants_the_cost_of_one_request() {
     let store = Arc::new(Faulty::default());

@@ -9,9 +9,9 @@ use crate::rules::invalid_rules::InvalidRules;
 
 /// The error for a rule file, or a file of keys, that cannot be applied.
 ///
-/// Its text has the path, and the line and column if the error has a place. It names the value as it
-/// stands in the file, and says what is accepted. It contains no secret, no key, and no value of a
-/// variable.
+/// Its text has the path, and the line and column if the error has a place. It names the value as
+/// it stands in the file, and says what is accepted. It contains no secret, no key, and no value of
+/// a variable.
 #[derive(Clone)]
 pub struct RulesFileError(Arc<Inner>);
 

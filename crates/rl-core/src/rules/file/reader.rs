@@ -30,8 +30,8 @@ impl Timing {
         Self { pause, deadline: (3 * pause).max(Duration::from_secs(3)) }
     }
 
-    /// Returns the time after which a file that is never stable, or whose reading hangs, is reported:
-    /// thirty pauses, but at least thirty seconds, because a busy machine may be late.
+    /// Returns the time after which a file that is never stable, or whose reading hangs, is
+    /// reported: thirty pauses, but at least thirty seconds, because a busy machine may be late.
     pub(super) fn overdue(&self) -> Duration {
         (30 * self.pause).max(Duration::from_secs(30))
     }
@@ -126,8 +126,8 @@ impl FileReader {
         self.handled = None;
     }
 
-    /// Reports that the files have not been stable for [`Timing::overdue`]. Returns true once, until
-    /// they are stable again.
+    /// Reports that the files have not been stable for [`Timing::overdue`]. Returns true once,
+    /// until they are stable again.
     pub(super) fn report_overdue(&mut self) -> bool {
         let now = self.now();
         let Some((since, is_reported)) = &mut self.unstable else { return false };
@@ -140,8 +140,8 @@ impl FileReader {
         is_new
     }
 
-    /// Reads the files once. If they are stable and have changed, checks their content. At a start or
-    /// a request, the content is checked even if it has not changed.
+    /// Reads the files once. If they are stable and have changed, checks their content. At a start
+    /// or a request, the content is checked even if it has not changed.
     pub(super) fn step(&mut self, trigger: Trigger) -> ReadStep {
         let step = self.read(trigger);
         self.unstable = match step {
@@ -221,8 +221,8 @@ impl FileReader {
         convert(&path, &bytes, text, keys, &self.additions).map(Some)
     }
 
-    /// Reads the files with the secrets of `text` once. Returns whether all are stable, and have the
-    /// content that `text` has.
+    /// Reads the files with the secrets of `text` once. Returns whether all are stable, and have
+    /// the content that `text` has.
     fn are_secrets_stable(&mut self, text: &FileText, trigger: Trigger) -> bool {
         self.secrets.retain(|known| text.secret_files().any(|file| file.path == known.path()));
         let mut are_stable = true;

@@ -43,18 +43,18 @@ use crate::store::Namespace;
 /// SIGHUP and `reload` also need two equal readings, a second apart. A start does not wait for the
 /// second one if the file was changed last at least a second ago, by the clock of this machine.
 ///
-/// A file of known keys, which `keys:` names, is read in the same way. The same applies to secrets in
-/// files of their own, when the rule file has changed or SIGHUP or `reload` asks for them.
+/// A file of known keys, which `keys:` names, is read in the same way. The same applies to secrets
+/// in files of their own, when the rule file has changed or SIGHUP or `reload` asks for them.
 ///
-/// **A file that is being written is not applied** if the gaps between the writes are shorter than a
-/// second. If they may be longer, write another file beside it and rename that, or end the file with
-/// `end: true`. Once an applied version has this last line, a version without it is refused. In TOML
-/// the last line is `[end]`.
+/// **A file that is being written is not applied** if the gaps between the writes are shorter than
+/// a second. If they may be longer, write another file beside it and rename that, or end the file
+/// with `end: true`. Once an applied version has this last line, a version without it is refused.
+/// In TOML the last line is `[end]`.
 ///
 /// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
 /// is logged, and [`status`](Self::status) returns it. The same applies to a file that does not
-/// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. It also applies to
-/// a file that keeps changing, or whose file system hangs, for thirty seconds. During a hang,
+/// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. It also applies
+/// to a file that keeps changing, or whose file system hangs, for thirty seconds. During a hang,
 /// [`RulesFileStatus::hanging_since`] returns the time at which the reading began.
 ///
 /// # Examples
@@ -138,7 +138,8 @@ impl RulesFileBuilder {
         Ok(content.rules)
     }
 
-    /// Reads the file as [`read`](Self::read) does, and continues to read it in a thread of its own.
+    /// Reads the file as [`read`](Self::read) does, and continues to read it in a thread of its
+    /// own.
     ///
     /// # Errors
     ///
@@ -227,8 +228,8 @@ impl RulesFile {
         self.0.file.secret()
     }
 
-    /// Returns how often the file was applied and refused, the last error, the version that applies,
-    /// and warnings about it.
+    /// Returns how often the file was applied and refused, the last error, the version that
+    /// applies, and warnings about it.
     #[must_use]
     pub fn status(&self) -> RulesFileStatus {
         self.0.file.status()
@@ -268,8 +269,8 @@ impl RulesFile {
     /// # Errors
     ///
     /// Returns an error if the file cannot be read, is not valid, or was not stable or not read in
-    /// time. The last valid rules continue to apply. After the time has run out, the file is applied
-    /// when it has been read.
+    /// time. The last valid rules continue to apply. After the time has run out, the file is
+    /// applied when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
         self.0.file.reload()
     }
@@ -298,8 +299,9 @@ impl RulesFile {
         self.0.file.on_change(rules, Box::new(on_change));
     }
 
-    /// Sets the function that gets the events of the file, for the limiter with these `rules`. It is
-    /// called after each reading that applied or refused the file, and not if the file is unchanged.
+    /// Sets the function that gets the events of the file, for the limiter with these `rules`. It
+    /// is called after each reading that applied or refused the file, and not if the file is
+    /// unchanged.
     pub(crate) fn on_reading(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,

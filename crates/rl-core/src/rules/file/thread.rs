@@ -51,8 +51,8 @@ impl Requests {
     }
 }
 
-/// Waits for a result of the thread. Returns `None` if the file is not read by the deadline. Content
-/// that has been read is checked to the end, however long that takes.
+/// Waits for a result of the thread. Returns `None` if the file is not read by the deadline.
+/// Content that has been read is checked to the end, however long that takes.
 pub(super) fn wait<T>(
     result: &Receiver<T>,
     deadline: Duration,

@@ -19,8 +19,8 @@ use crate::policy::Policy;
 
 /// The windows that the lanes of a packed entry hold.
 ///
-/// Windows with the same states may have different maxima. Eviction compares used fractions, so each
-/// policy has a layout of its own until the registry [is crowded](LayoutRegistry::is_crowded).
+/// Windows with the same states may have different maxima. Eviction compares used fractions, so
+/// each policy has a layout of its own until the registry [is crowded](LayoutRegistry::is_crowded).
 #[derive(Debug)]
 pub(super) struct StateLayout {
     /// The policy that the layout was created for.
@@ -130,8 +130,8 @@ impl LayoutRegistry {
         self.0.len() >= Self::MAX_LAYOUTS / 2
     }
 
-    /// Returns the layout of `policy`: one of equal limits, or else a new one. While the registry is
-    /// crowded, a layout of the same states is returned rather than a new one.
+    /// Returns the layout of `policy`: one of equal limits, or else a new one. While the registry
+    /// is crowded, a layout of the same states is returned rather than a new one.
     ///
     /// Returns `None` if the limits are not at most six fixed windows, or if the registry is full.
     pub(super) fn find_or_register(&mut self, policy: &Policy) -> Option<LayoutId> {

@@ -64,9 +64,9 @@ const SHARDS: usize = 64;
 ///   room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows. Other policies take some 16 bytes more, and 16 for each fixed window, 32 for each
-///   window counter, GCRA limit or token bucket, and 8 for each bucket of a sliding window. A sliding
-///   log and a concurrency limit take some 170 bytes more, and 16 to 32 for each entry. If there are
-///   many entries, and none has more than 255 units, each takes 10 to 19 bytes.
+///   window counter, GCRA limit or token bucket, and 8 for each bucket of a sliding window. A
+///   sliding log and a concurrency limit take some 170 bytes more, and 16 to 32 for each entry. If
+///   there are many entries, and none has more than 255 units, each takes 10 to 19 bytes.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///

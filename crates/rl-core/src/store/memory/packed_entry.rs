@@ -17,8 +17,8 @@
 //! The packed form saves memory: with its fingerprint and its share of the index, a subject takes
 //! less than 100 bytes. A subject is stored as an [`UnpackedEntry`] in any of these cases:
 //!
-//! * Its policy has more than six limits, or one that is not a fixed window, counts requests or is in
-//!   shadow.
+//! * Its policy has more than six limits, or one that is not a fixed window, counts requests or is
+//!   in shadow.
 //! * A number is 2^32 or more, or a time is outside the range of nearly nine years.
 //! * The subject also has states of another policy.
 

@@ -146,8 +146,8 @@ impl LockedGroups<'_, '_> {
         }
     }
 
-    /// Returns the units to charge to each group, or `None` if nothing is charged. A group in shadow
-    /// that does not grant its units is not charged.
+    /// Returns the units to charge to each group, or `None` if nothing is charged. A group in
+    /// shadow that does not grant its units is not charged.
     fn units(&mut self, mode: Mode, judgement: &GroupsJudgement) -> Option<ByGroup<Option<u64>>> {
         let groups = self.groups.iter().zip(&judgement.grants);
         match mode {
@@ -187,8 +187,8 @@ impl LockedGroups<'_, '_> {
         Cost::new(needed.fold(0, u64::saturating_add))
     }
 
-    /// Returns the number of states that the groups under other policies may add to the shared entry
-    /// of the group at `index`.
+    /// Returns the number of states that the groups under other policies may add to the shared
+    /// entry of the group at `index`.
     fn further_states(&self, index: usize) -> usize {
         if !self.is_shared[index] {
             return 0;
@@ -198,8 +198,9 @@ impl LockedGroups<'_, '_> {
         others.map(|group| group.policy.limits().len()).sum()
     }
 
-    /// Returns the groups that charge a state of the group at `index`, itself included, because they
-    /// are counted in the same shared entry. Their policies may differ, and have common states.
+    /// Returns the groups that charge a state of the group at `index`, itself included, because
+    /// they are counted in the same shared entry. Their policies may differ, and have common
+    /// states.
     fn sharing(&self, index: usize) -> impl Iterator<Item = &Group<'_>> {
         let policy = self.groups[index].policy;
         self.in_shared_entry(index).filter(move |group| have_common_state(policy, group.policy))

@@ -21,7 +21,8 @@ struct KeyedSettlement<'a> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Releases the permits and refunds the units of one subject, under the lock of its shard alone.
+    /// Releases the permits and refunds the units of one subject, under the lock of its shard
+    /// alone.
     pub(super) fn give_back(&self, settlement: &Settlement<'_>) {
         let Settlement { namespace, subject, .. } = *settlement;
         let subject = self.fingerprinter.fingerprint(namespace, subject);
@@ -89,8 +90,8 @@ fn give_back(
     now: Timestamp,
 ) {
     if !release.is_empty() {
-        // The time of the charge identifies the entry that holds the permit: that of the subject, or
-        // the one that new subjects share in a full shard.
+        // The time of the charge identifies the entry that holds the permit: that of the subject,
+        // or the one that new subjects share in a full shard.
         shard.refund(shard.permit_holder(subject, release, now), release, now);
     }
     if !refund.is_empty() {

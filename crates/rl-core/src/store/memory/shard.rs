@@ -423,8 +423,8 @@ impl Shard {
         }
     }
 
-    /// Judges a check of `args`, and changes nothing. Before it, the request adds `further` states of
-    /// other policies to the entry.
+    /// Judges a check of `args`, and changes nothing. Before it, the request adds `further` states
+    /// of other policies to the entry.
     pub(super) fn judge(
         &mut self,
         subject: Fingerprint,
@@ -446,8 +446,8 @@ impl Shard {
         EntryJudgement { is_known, grants, at, has_too_many_states }
     }
 
-    /// Returns the decision on a peek. For fixed windows of a known subject, the status of each limit
-    /// is computed when it is read.
+    /// Returns the decision on a peek. For fixed windows of a known subject, the status of each
+    /// limit is computed when it is read.
     pub(super) fn peek(&mut self, subject: Fingerprint, args: DecideArgs<'_>) -> Decision {
         let DecideArgs { policy, cost, .. } = args;
         let find = |entries| Table::get_mut(entries, subject);
@@ -463,9 +463,9 @@ impl Shard {
         decision
     }
 
-    /// Decides and charges, and adds the decision to `decisions`: a decision that is moved afterwards
-    /// costs a quarter of a request of three parts. A new subject gets an entry without an eviction,
-    /// because there is room for it.
+    /// Decides and charges, and adds the decision to `decisions`: a decision that is moved
+    /// afterwards costs a quarter of a request of three parts. A new subject gets an entry without
+    /// an eviction, because there is room for it.
     ///
     /// # Errors
     ///

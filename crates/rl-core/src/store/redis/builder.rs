@@ -288,8 +288,8 @@ impl RedisStoreBuilder {
     /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. If a process is
     /// killed, its unspent units stay charged until the windows end.
     ///
-    /// [`usage`](crate::RateLimiter::usage), [`peek`](crate::RateLimiter::peek) and the decisions of
-    /// other instances count leased units as used. A peek may thus report a denial although this
+    /// [`usage`](crate::RateLimiter::usage), [`peek`](crate::RateLimiter::peek) and the decisions
+    /// of other instances count leased units as used. A peek may thus report a denial although this
     /// instance still allows requests with its lease. A reset by another instance does not affect
     /// units that are leased here until the lease ends.
     ///

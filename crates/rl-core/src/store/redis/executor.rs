@@ -154,8 +154,8 @@ impl ScriptExecutor {
         Ok(smallvec![if call.lifetime().is_some() { decision.reserved() } else { decision }])
     }
 
-    /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys must
-    /// be in one slot.
+    /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys
+    /// must be in one slot.
     async fn execute_parts(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
         let replies = self.execute_requests(&[request]).await?;
         let bytes = replies.ranges().next().flatten();

@@ -7,8 +7,8 @@
 //!   replica, a call is repeated for [`REPEAT_FOR`] at most.
 //! * **Bounded**: at most [`MAX_REPEATED`] calls are repeated at the same time, with pauses that
 //!   grow from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`].
-//! * **Counted and logged**: [`GiveBack::unreturned`] counts the calls that failed for good, and the
-//!   first of them is logged.
+//! * **Counted and logged**: [`GiveBack::unreturned`] counts the calls that failed for good, and
+//!   the first of them is logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,8 +125,8 @@ impl GiveBack {
         timeout(self.shared.attempt_timeout, call).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Repeats a call while nothing was executed, for [`REPEAT_FOR`] at most. `result` is that of the
-    /// first attempt.
+    /// Repeats a call while nothing was executed, for [`REPEAT_FOR`] at most. `result` is that of
+    /// the first attempt.
     async fn repeat<T>(
         &self,
         call: impl Fn() -> StoreFuture<T>,

@@ -171,8 +171,8 @@ pub(crate) struct Amendment {
     pub(crate) charged: Timestamp,
     /// The time at which the current leases of the permits began.
     pub(crate) leased: Timestamp,
-    /// The units to refund to each limit, and the further units to charge to it, in the order of the
-    /// policy.
+    /// The units to refund to each limit, and the further units to charge to it, in the order of
+    /// the policy.
     pub(crate) units: SmallVec<[ChangedUnits; 6]>,
     pub(crate) operation: AmendOperation,
 }

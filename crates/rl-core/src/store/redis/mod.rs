@@ -190,11 +190,13 @@ impl RedisStore {
     }
 
     /// Returns how many charges could not be given back since the store was created: by releases,
-    /// refunds, settlements, returned leases, and denials of requests of several parts on a cluster.
+    /// refunds, settlements, returned leases, and denials of requests of several parts on a
+    /// cluster.
     ///
     /// Such a charge counts until it expires. While Redis certainly executes nothing, the store
-    /// repeats the call that gives the charge back, for a minute. If the reply to a call is lost, the
-    /// store counts it here and does not repeat it. [REDIS.md](crate::_documentation::redis) describes both.
+    /// repeats the call that gives the charge back, for a minute. If the reply to a call is lost,
+    /// the store counts it here and does not repeat it. [REDIS.md](crate::_documentation::redis)
+    /// describes both.
     #[must_use]
     pub fn unreturned_charges(&self) -> u64 {
         self.inner.give_back.unreturned()
@@ -370,7 +372,8 @@ impl RedisStore {
         self.inner.give_back.run(move || layers.amend(amendments.clone()))
     }
 
-    /// Decides the parts of a request in one script call, or on a cluster in one call for each slot.
+    /// Decides the parts of a request in one script call, or on a cluster in one call for each
+    /// slot.
     fn decide_parts(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
         #[cfg(feature = "redis-cluster")]
         match slots_of(&self.inner.executor, &request) {

@@ -229,8 +229,8 @@ impl ServerLoad {
         let age = now.duration_since(self.origin).saturating_sub(began);
         let made = self.answered.load(Ordering::Relaxed);
         let made = made.wrapping_sub(answered_before.load(Ordering::Relaxed));
-        // If the period is older than a window and the drain time, no decision was made since, so the
-        // pace is 0.
+        // If the period is older than a window and the drain time, no decision was made since, so
+        // the pace is 0.
         let is_current = age < WINDOW + DRAINING;
         let pace = if is_current { made.max(previous_rate.load(Ordering::Relaxed)) } else { 0 };
         let usual = (pace as f64 * waited.as_secs_f64()) as u64;

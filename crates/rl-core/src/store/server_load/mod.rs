@@ -31,8 +31,9 @@
 //! raises them. All other decisions only count their replies. Latency alone does not change the
 //! bound, because a process without CPU time is slow under any bound.
 //!
-//! A bound that has refused nothing for some seconds is lifted, also if the server has sent no reply
-//! for that time. Otherwise the bound of an old overload would reject requests during an outage.
+//! A bound that has refused nothing for some seconds is lifted, also if the server has sent no
+//! reply for that time. Otherwise the bound of an old overload would reject requests during an
+//! outage.
 
 mod load;
 mod replies;

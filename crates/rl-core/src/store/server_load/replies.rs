@@ -89,8 +89,8 @@ impl Replies {
         self.lock().is_up = false;
     }
 
-    /// Returns whether the server cannot be reached, or a reply has been outstanding for longer than
-    /// `time`.
+    /// Returns whether the server cannot be reached, or a reply has been outstanding for longer
+    /// than `time`.
     fn has_not_replied_for(&self, time: Duration, now: Instant) -> bool {
         self.lock().has_not_replied_for(time, now)
     }
@@ -100,9 +100,9 @@ impl Replies {
         self.lock().outstanding_since.is_some()
     }
 
-    /// Returns whether a timed-out call shows an outage. `waited` is its real wait, and `deadline` the
-    /// allowed one. It does if a reply was outstanding during the whole second half of the wait, and
-    /// none was sent. A server that was behind within [`DRAINING`] may still be busy.
+    /// Returns whether a timed-out call shows an outage. `waited` is its real wait, and `deadline`
+    /// the allowed one. It does if a reply was outstanding during the whole second half of the
+    /// wait, and none was sent. A server that was behind within [`DRAINING`] may still be busy.
     ///
     /// The time by which the timer fired late does not count as time without a reply: this process
     /// did not run, and the server may not have run either.
@@ -191,8 +191,8 @@ impl ServerGroup {
         *self.lock() = servers;
     }
 
-    /// Returns whether a server other than `own` can be reached, and has not had an outstanding reply
-    /// for longer than `time`.
+    /// Returns whether a server other than `own` can be reached, and has not had an outstanding
+    /// reply for longer than `time`.
     pub(super) fn has_other(&self, own: &Replies, time: Duration, now: Instant) -> bool {
         let servers: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
         let mut others = servers.iter().filter(|other| !std::ptr::eq(&***other, own));

@@ -133,8 +133,8 @@ impl ServerSlots {
         self.sent_at
     }
 
-    /// Returns whether a server answers that this decision does not need, so that a failure concerns
-    /// only a part of the store.
+    /// Returns whether a server answers that this decision does not need, so that a failure
+    /// concerns only a part of the store.
     pub(crate) fn has_other_server(&self) -> bool {
         let (now, time) = (Instant::now(), self.bounds.deadline / 2);
         self.slots
@@ -157,9 +157,9 @@ impl ServerSlots {
         }
     }
 
-    /// Records that the deadline has passed, adjusts the bound, and returns why the decision was not
-    /// made in time: [`FailureKind::TimedOut`] if a server has not replied, which is an outage, and
-    /// otherwise [`FailureKind::Overloaded`]. `deadline` is the time that was allowed.
+    /// Records that the deadline has passed, adjusts the bound, and returns why the decision was
+    /// not made in time: [`FailureKind::TimedOut`] if a server has not replied, which is an outage,
+    /// and otherwise [`FailureKind::Overloaded`]. `deadline` is the time that was allowed.
     pub(crate) fn record_timeout(&self, deadline: Duration) -> FailureKind {
         let now = Instant::now();
         let waited = now - self.sent_at;

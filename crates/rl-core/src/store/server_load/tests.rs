@@ -78,8 +78,8 @@ async fn the_bound_follows_what_the_server_answers_within_the_deadline() {
     }
 }
 
-/// The server makes 60 of 200 decisions in time, then none for as long as the test lasts. It answers
-/// other calls in the first seconds, or none.
+/// The server makes 60 of 200 decisions in time, then none for as long as the test lasts. It
+/// answers other calls in the first seconds, or none.
 #[tokio::test(start_paused = true)]
 async fn a_bound_that_is_not_needed_for_some_seconds_is_lifted() {
     for answers_for in [0, 10] {

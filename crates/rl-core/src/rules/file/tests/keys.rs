@@ -296,8 +296,8 @@ fn a_file_of_keys_may_have_any_number_of_keys_within_its_length() {
     assert!(error.contains("too complex: limits breached: AliasAnchorRatio"), "{error}");
 }
 
-/// Fault: after the secret was removed from the file, the log had only `rules applied`, and all keys
-/// began to count at 0 on each instance.
+/// Fault: after the secret was removed from the file, the log had only `rules applied`, and all
+/// keys began to count at 0 on each instance.
 #[test]
 fn a_secret_that_is_removed_from_a_shared_file_is_a_warning() {
     let directory = Directory::new();

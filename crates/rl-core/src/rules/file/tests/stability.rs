@@ -225,8 +225,8 @@ fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     assert!(matches!(reader(&disk, "future.yaml").step(Trigger::Start), ReadStep::Unstable));
 }
 
-/// Fault: SIGHUP and a reload relied on the times of changes, which a file server may set by another
-/// clock. They applied a file that was still being written.
+/// Fault: SIGHUP and a reload relied on the times of changes, which a file server may set by
+/// another clock. They applied a file that was still being written.
 #[test]
 fn a_request_needs_two_equal_readings_whatever_the_times_of_the_file() {
     let disk = TestDisk::new();

@@ -170,8 +170,9 @@ impl<C: SlotCalls> SlotRequest<C> {
     /// Returns the stages in which the slots are called.
     ///
     /// Limits and parts in shadow are charged the number of units that the enforced ones grant, or
-    /// nothing. So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that number is
-    /// known: after the others, one after the other, and last those that have nothing else.
+    /// nothing. So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that
+    /// number is known: after the others, one after the other, and last those that have nothing
+    /// else.
     fn stages(&self) -> Stages {
         let stages = self.shared.last_seen.stages(self.parts(), &self.slots);
         let parts = |slot: &usize| self.slots[*slot].iter().map(|&index| &self.parts()[index]);

@@ -71,8 +71,8 @@ pub(super) enum CallKind {
     },
 }
 
-/// Calls in the order of their arrival: those of one subject under one policy, or requests of several
-/// parts whose policies are the same.
+/// Calls in the order of their arrival: those of one subject under one policy, or requests of
+/// several parts whose policies are the same.
 pub(super) struct SubjectBatch {
     /// The slot group of the subjects: only subjects of one slot group share a call.
     pub(super) group: u16,

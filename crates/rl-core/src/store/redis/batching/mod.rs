@@ -348,8 +348,8 @@ async fn deliver<E: Execute>(
     }
 }
 
-/// Wakes the callers of requests of several parts. Requests that the script has not decided are sent
-/// again.
+/// Wakes the callers of requests of several parts. Requests that the script has not decided are
+/// sent again.
 fn deliver_requests<E: Execute>(batcher: &Batcher<E>, batch: Batch, replies: Arc<PartsReplies>) {
     let calls = batch.subjects.into_iter().flat_map(|subject| subject.calls);
     for (call, bytes) in calls.zip(replies.ranges()) {

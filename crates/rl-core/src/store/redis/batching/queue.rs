@@ -46,8 +46,8 @@ pub(crate) struct BatchQueue {
     collected: IndexMap<u16, Vec<QueuedSubject>>,
     /// Groups that have collected enough subjects for a full call since the last flush.
     full: Vec<u16>,
-    /// The waiting requests of several parts, by the policies and the slot group of their parts. The
-    /// list that has waited longest comes first.
+    /// The waiting requests of several parts, by the policies and the slot group of their parts.
+    /// The list that has waited longest comes first.
     pub(super) lists: VecDeque<RequestList>,
     /// Counts shared calls only.
     pub(super) pace: Pace,

@@ -60,8 +60,8 @@ impl Connection {
         self.meter.start();
     }
 
-    /// Sends a command about the server or the connection, and returns its reply. The reply does not
-    /// show that the server executes scripts, so this is not called on a connection that counts
+    /// Sends a command about the server or the connection, and returns its reply. The reply does
+    /// not show that the server executes scripts, so this is not called on a connection that counts
     /// replies.
     pub(super) async fn query<T: FromRedisValue>(
         &mut self,

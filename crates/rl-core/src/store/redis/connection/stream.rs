@@ -27,8 +27,8 @@ pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Reports the replies on one connection to the load of its server.
 ///
 /// Replies are seen at the socket, so that those to calls that have timed out count too: a server
-/// that sends them is late, but not down. Only replies to scripts count. A server that answers other
-/// commands may still execute no script, as during a fail-over. So other commands are sent on
+/// that sends them is late, but not down. Only replies to scripts count. A server that answers
+/// other commands may still execute no script, as during a fail-over. So other commands are sent on
 /// connections of their own, or before the meter is started.
 pub(super) struct ReplyMeter {
     load: Arc<ServerLoad>,

@@ -204,7 +204,8 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
         }
         key.truncate(begin);
         let hash = blake3::hash(text.as_bytes());
-        // An id without text is written as one `~` and its digest, so a second `~` keeps both apart.
+        // An id without text is written as one `~` and its digest, so a second `~` keeps both
+        // apart.
         let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
     } else {
         let _ = write!(key, "~{}", subject.id());

@@ -200,7 +200,8 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     let weight = |limit| match Kind::of(limit) {
         // A call of several subjects reads only the newest entries of a log.
         Kind::SlidingLog | Kind::Concurrency => weight(limit).min(32),
-        // The buckets are read and written as one string. Only those that expire are read one by one.
+        // The buckets are read and written as one string. Only those that expire are read one by
+        // one.
         Kind::SlidingWindow => weight(limit) / 2,
         _ => weight(limit),
     };

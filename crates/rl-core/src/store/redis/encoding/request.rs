@@ -310,9 +310,10 @@ impl RequestEncoder {
         Ok(keys.first().map_or(0, |key| slot_of(key)))
     }
 
-    /// Creates the command that decides these requests, one after the other, and the encoding of the
-    /// parts. The parts of all requests have the same policies, in the same order. On a cluster, all
-    /// their keys must be in one slot. Returns `None` if no script decides several such requests.
+    /// Creates the command that decides these requests, one after the other, and the encoding of
+    /// the parts. The parts of all requests have the same policies, in the same order. On a
+    /// cluster, all their keys must be in one slot. Returns `None` if no script decides several
+    /// such requests.
     ///
     /// # Errors
     ///
@@ -436,7 +437,8 @@ impl RequestEncoder {
 
     /// Creates the command that renews or ends a reservation.
     ///
-    /// The layout needs no check here, because no request of the readable layout makes reservations.
+    /// The layout needs no check here, because no request of the readable layout makes
+    /// reservations.
     fn change_reservation(
         &self,
         amendment: &Amendment,

@@ -212,8 +212,8 @@ pub(super) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
     let of_limits = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
     let variables = of_limits + 8 * shapes.len();
-    // The cells of a part are also arguments of one call of `struct.pack`, and each argument takes a
-    // register. The calls follow one another, so only the part with the most cells counts.
+    // The cells of a part are also arguments of one call of `struct.pack`, and each argument takes
+    // a register. The calls follow one another, so only the part with the most cells counts.
     let cells = |shape: &ScriptShape| -> usize {
         shape.iter().map(|limit| AlgorithmParts::of(limit.kind).cells.len()).sum()
     };

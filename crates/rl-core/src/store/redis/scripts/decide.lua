@@ -32,9 +32,9 @@
 --           than 1 ms after it, because the server's clock has stepped back.
 --
 -- Without logs, the script runs at most four commands: TIME, GET, and then SET, or PTTL for a
--- denial. If a charge does not change the expiry of the key, PTTL and SETRANGE take the place of SET.
--- There are two exceptions: PEXPIRE follows if a denial finds that a key has lost its expiry, and a
--- second GET if the fast path could not decide the call. A denial changes no state.
+-- denial. If a charge does not change the expiry of the key, PTTL and SETRANGE take the place of
+-- SET. There are two exceptions: PEXPIRE follows if a denial finds that a key has lost its expiry,
+-- and a second GET if the fast path could not decide the call. A denial changes no state.
 local costs
 if times == 0 then
   times = #ARGV[4] / 7

@@ -17,8 +17,8 @@
 //! | `readable_settle` | a function of `readable_counters` and `readable_change`, `settle` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject. In
-//! the script of a shape with logs, `sliding_log` precedes the fast path, which calls its functions.
-//! `decide` and `part` both begin with `limits`.
+//! the script of a shape with logs, `sliding_log` precedes the fast path, which calls its
+//! functions. `decide` and `part` both begin with `limits`.
 //!
 //! No number is part of a script's text: limits and costs are arguments. A script of a shape
 //! depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once. An
@@ -150,8 +150,8 @@ static READABLE: LazyLock<Script> =
 /// Creates the script that makes changes of several subjects. `change` returns the code that reads
 /// one of them, from this number of arguments.
 ///
-/// The time is read before the counters. Otherwise the computed beginning of a readable window could
-/// be later than the charge that opened it.
+/// The time is read before the counters. Otherwise the computed beginning of a readable window
+/// could be later than the charge that opened it.
 fn settlement(name: &str, arguments: usize, change: impl Fn(TimeSource) -> String) -> Script {
     let head = format!("local server_time, ARGUMENTS_OF_CHANGE = now, {arguments}");
     Script::new(name, |source| {
@@ -251,8 +251,8 @@ impl Script {
         }
     }
 
-    /// Creates a script for these shapes: that of a policy, or one for each part. It has no fast path
-    /// if there is no shape.
+    /// Creates a script for these shapes: that of a policy, or one for each part. It has no fast
+    /// path if there is no shape.
     fn composed(purpose: Purpose, shapes: &[ScriptShape]) -> Self {
         let shape = shapes.first().map_or(&[][..], |shape| shape);
         let has_logs = shape.iter().any(|limit| limit.kind.is_log());
@@ -277,8 +277,8 @@ impl Script {
         }
     }
 
-    /// Creates the script of the packed layout with a fast path for parts of these shapes. It has no
-    /// fast path if there are no shapes.
+    /// Creates the script of the packed layout with a fast path for parts of these shapes. It has
+    /// no fast path if there are no shapes.
     fn of_parts(shapes: &[ScriptShape]) -> Self {
         let fast_path = composer::parts_fast_path(shapes);
         let name =
@@ -301,14 +301,14 @@ impl Script {
         })
     }
 
-    /// Creates the script of the readable layout with a fast path for one part of this shape. It has no
-    /// fast path if there is no limit.
+    /// Creates the script of the readable layout with a fast path for one part of this shape. It
+    /// has no fast path if there is no limit.
     fn readable(shape: &[LimitKind]) -> Self {
         Self::new(&script_name("readable", shape), |source| {
             [
                 source.windows,
-                // The time is read last. Otherwise a charge could seem older than the window that it
-                // opened.
+                // The time is read last. Otherwise a charge could seem older than the window that
+                // it opened.
                 &composer::readable_fast_path(shape, source.time),
                 "local server_time, flags = 0, ARGV[1]",
                 "local function arguments_of(p) return { unpack(ARGV, 4 * p - 2, 4 * p + 1) } end",

@@ -24,9 +24,9 @@
 do
   local KEYS, ARGV, call, read, write = KEYS, ARGV, redis.call, struct.unpack, struct.pack
   local found = redis.pcall('MGET', unpack(KEYS))
-  -- values: the states that were read, with the charges of the requests so far. lifetimes: the times
-  -- in ms for which they are needed. is_changed: whether they must be stored. is_renewed: whether
-  -- their keys need a new expiry.
+  -- values: the states that were read, with the charges of the requests so far. lifetimes: the
+  -- times in ms for which they are needed. is_changed: whether they must be stored. is_renewed:
+  -- whether their keys need a new expiry.
   local values, lifetimes, is_changed, is_renewed, replies, count = {}, {}, {}, {}, { '' }, 1
   local request, next_request, is_behind = '>' .. string.rep('I2I7', PARTS), 2 + PARTS, false
   local requests = (#ARGV[1] - 1 - PARTS) / (9 * PARTS)
@@ -47,8 +47,8 @@ do
       local stored = values[key_pPART]
       if not stored then
         -- MGET returns nothing for a missing key or a key of another type, and an error if the user
-        -- lacks the permission. In all these cases, GET returns the state, nothing for a missing key,
-        -- or the error.
+        -- lacks the permission. In all these cases, GET returns the state, nothing for a missing
+        -- key, or the error.
         stored = found[key_pPART] or redis.pcall('GET', KEYS[key_pPART])
           or shape_pPART .. string.rep('\0', size_pPART - #shape_pPART)
         values[key_pPART] = stored
@@ -144,8 +144,8 @@ do
           held_pPART, last_pPART = value, now
           if now + longest ~= expires_pPART then is_renewed[key_pPART] = true end
         else
-          -- The local cells have advanced to `now`, but the state in `values` is unchanged. The next
-          -- request reads it again.
+          -- The local cells have advanced to `now`, but the state in `values` is unchanged. The
+          -- next request reads it again.
           held_pPART = false
         end
         count = count + 1

@@ -1,5 +1,5 @@
--- One part of a request in the readable layout (see part.lua): evaluates and charges the counters of
--- its subject.
+-- One part of a request in the readable layout (see part.lua): evaluates and charges the counters
+-- of its subject.
 --
 -- ARGV[1]  periods (see lib/readable_counters.lua)
 -- ARGV[2]  the plan, packed, big-endian:

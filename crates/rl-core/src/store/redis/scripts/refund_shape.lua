@@ -7,8 +7,8 @@
 --
 -- KEYS     see change.lua. If the operation is 4, the states of several subjects
 -- ARGV     see change.lua. The operation is 0, or 4 for several subjects. For these, the times and
---          the units in the plan are ignored. Both times in the plan are equal, and no further units
---          are charged
+--          the units in the plan are ignored. Both times in the plan are equal, and no further
+--          units are charged
 -- ARGV[4]  for several subjects: for each of them the time of the charge, and the units of each
 --          limit (7 bytes each)
 --

@@ -140,8 +140,8 @@ impl<S: Layer> DenialCache<S> {
         })
     }
 
-    /// Repeats a denial of an enforced part whose wait has not ended, however old it is. Used during
-    /// an overload.
+    /// Repeats a denial of an enforced part whose wait has not ended, however old it is. Used
+    /// during an overload.
     pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
         let (denials, now) = (self.denials.as_ref()?, self.clock.now());
         let promised = request.parts.iter().enumerate().filter_map(|(index, part)| {

@@ -35,7 +35,8 @@
 -- However long the log is, a request, a denial and a refund read at most the list, two pages and
 -- three blocks. If many entries expire together, or a request has to wait for many of them, the
 -- pages in between are read, but not their blocks. Neighbouring pages or blocks that are
--- small are merged, but perhaps only by a later refund. If the hash is deleted, only the tail counts.
+-- small are merged, but perhaps only by a later refund. If the hash is deleted, only the tail
+-- counts.
 --
 -- `open` runs before all other functions. From then on, the cells describe the entries that count
 -- now. The fields that change are written by `write`, all at once. Expired pages stay at the front

@@ -8,8 +8,8 @@
 --                                               9  concurrency
 --
 -- An algorithm is a function of an operation, a slot (see slots.lua), units and a time.
--- `composer.rs` composes it from the parts of its file, and inserts it at the marker below. Logs have
--- further functions (see algorithms/sliding_log.lua).
+-- `composer.rs` composes it from the parts of its file, and inserts it at the marker below. Logs
+-- have further functions (see algorithms/sliding_log.lua).
 --
 --   valid       returns whether the cells were written by these scripts
 --   advance     brings the cells from the time `last` to `now`

@@ -176,8 +176,8 @@ local function read_constants(at)
   for _, slot in ipairs(slots) do
     slot.max, at = struct.unpack('>I7', plan, at + 7)
     -- For a sliding window (kind 5) the number is the precision, which the tag contains too. For
-    -- buckets and GCRA it is the capacity. It is not in the tag, so it may change while the state is
-    -- kept.
+    -- buckets and GCRA it is the capacity. It is not in the tag, so it may change while the state
+    -- is kept.
     if slot.kind > 4 and slot.kind < 8 then slot.extra, at = struct.unpack('>I7', plan, at) end
   end
   return at
@@ -254,8 +254,8 @@ local function bytes_of_buckets(slot, bytes)
 end
 
 -- Returns the stored form of the states of these slots, without the entries of logs. `code` is the
--- part of their shape after the width. An older bucket gets at least `least` bytes. Without `least`,
--- this number is computed from all buckets, which takes long.
+-- part of their shape after the width. An older bucket gets at least `least` bytes. Without
+-- `least`, this number is computed from all buckets, which takes long.
 local function pack(all, code, least)
   local width, values = string.byte(shape, 2), { now }
   for _, slot in ipairs(all) do

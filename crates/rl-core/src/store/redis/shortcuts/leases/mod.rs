@@ -370,8 +370,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
             return Ok(AfterRefill::Denied(decision));
         }
         let number = guard.slot.with(|slot| slot.lease.as_ref().map(|lease| lease.number));
-        // No lease has the number `u64::MAX`, so units that the request does not keep go back to the
-        // server.
+        // No lease has the number `u64::MAX`, so units that the request does not keep go back to
+        // the server.
         let number = number.unwrap_or(u64::MAX);
         Ok(AfterRefill::Taken(self.taken(&refill.part, decision, number)))
     }
@@ -512,8 +512,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         })
     }
 
-    /// Ends the lease of a subject, and returns it. Until the returned guard is dropped, other tasks
-    /// can neither spend nor lease units of the subject.
+    /// Ends the lease of a subject, and returns it. Until the returned guard is dropped, other
+    /// tasks can neither spend nor lease units of the subject.
     async fn end_lease(self, subject: KeyedSubject) -> Option<(RefillGuard, Option<ActiveLease>)> {
         // The table may exceed its bound here, because a reset must not fail if the table is full.
         let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;
@@ -564,7 +564,8 @@ fn with_taken<S: Layer>(
     let is_denied = enforced.any(|(_, decision)| !decision.is_allowed());
     let first = decided.first();
     let at = first.map(Decision::at).unwrap_or_default();
-    // Parts with taken units get the origin of the other parts, because the request needed those too.
+    // Parts with taken units get the origin of the other parts, because the request needed those
+    // too.
     let origin = first.map_or(Origin::Store, Decision::origin);
     let mut decided = decided.into_iter();
     let decision = |(part, taken): (&RequestPart, Option<TakenUnits<S>>)| match taken {

@@ -107,7 +107,8 @@ impl<S: Layer> UnitReturner<S> {
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // `give_back` repeats a failed call or counts it as failed for good, so the error is ignored.
+        // `give_back` repeats a failed call or counts it as failed for good, so the error is
+        // ignored.
         let _ = self.empty_all(due, is_due).await;
     }
 
@@ -149,8 +150,8 @@ impl<S: Layer> UnitReturner<S> {
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // `give_back` repeats a failed call or counts it as failed for good, so the error is
-                    // ignored.
+                    // `give_back` repeats a failed call or counts it as failed for good, so the
+                    // error is ignored.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE
@@ -167,7 +168,8 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Returns units to the server in a task of its own. If they cannot be returned, they stay charged.
+    /// Returns units to the server in a task of its own. If they cannot be returned, they stay
+    /// charged.
     pub(super) fn give_back_later(&self, subject: KeyedSubject, returned: ReturnedUnits) {
         let this = self.clone();
         self.shared.runtime.spawn(async move {

@@ -226,8 +226,8 @@ mod tests {
         assert_eq!((decision.charged(), slot.unspent()), (3, 0));
     }
 
-    /// Fault: a clock that stepped back gave the leases of two policies the same time, so the units of
-    /// one were spent under the other.
+    /// Fault: a clock that stepped back gave the leases of two policies the same time, so the units
+    /// of one were spent under the other.
     #[test]
     fn units_are_put_back_only_to_their_own_lease_and_only_up_to_the_bound() {
         let policy = Policy::new([Limit::per_second(25)]).unwrap();
