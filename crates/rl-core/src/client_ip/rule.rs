@@ -239,10 +239,11 @@ impl Default for ClientIp {
 pub enum IpSource {
     /// The peer of the connection, which is not a trusted proxy.
     Peer,
-    /// The header. The client is the first hop from the right that is not a trusted proxy.
+    /// The header. The client is the first hop from the right that is not a trusted proxy, or the
+    /// hop whose number [`with_hops`](ClientIp::with_hops) sets.
     Header,
-    /// A trusted proxy, because the header is missing, cannot be read, or names only proxies. If
-    /// this is frequent, a proxy is misconfigured.
+    /// A trusted proxy, because the header is missing, cannot be read, names only proxies, or has
+    /// too few hops. If this is frequent, a proxy is misconfigured.
     Proxy,
 }
 

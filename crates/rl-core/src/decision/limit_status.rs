@@ -15,7 +15,8 @@ use crate::time::Timestamp;
 pub enum RetryAfter {
     /// The request is allowed now.
     Now,
-    /// The request is allowed after exactly this time, if no other request uses the limit.
+    /// The request is allowed after this time, if no other request uses the limit. A concurrency
+    /// limit may allow it earlier.
     In(Duration),
     /// The request is never allowed: the limit is 0, or the cost is more than the limit ever
     /// grants.

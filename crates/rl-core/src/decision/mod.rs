@@ -506,14 +506,14 @@ impl Decision {
         enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
-    /// Records that the store's clock showed `clock` when the decision was made. For stores.
+    /// Records that the store's clock showed `clock` when the decision was made.
     #[inline]
     pub(crate) const fn note_clock(&mut self, clock: Timestamp) {
         self.clock_lag = ClockLag::new(self.statuses.decided_at, clock);
     }
 
-    /// Returns the same decision, made when a server's clock showed `clock`; `None` if the server
-    /// has not stated it, because its clock has no lag.
+    /// Returns the same decision, made when a server's clock showed `clock`. `clock` is `None` if
+    /// the server does not state its time, because its clock does not lag.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(crate) const fn at_server_time(mut self, clock: Option<Timestamp>) -> Self {

@@ -17,8 +17,8 @@ pub enum NestedPrefix<'a> {
     /// This prefix, of which the routers have removed the first segments or none. axum leaves a
     /// segment with text beside its parameter in the path, such as `/v{number}`.
     PartlyRemoved(Cow<'a, str>),
-    /// The prefix has a parameter whose value is not known. So the path may be any, all rules with
-    /// a path apply, and no exemption with a path does.
+    /// The prefix has a parameter whose value is not known. The whole path is then unknown, so all
+    /// rules with a path apply, and no exemption with a path does.
     Unknown,
 }
 

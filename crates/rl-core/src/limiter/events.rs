@@ -310,8 +310,8 @@ impl Events {
         }
     }
 
-    /// Reports that the source has found the policy of `subject`, if this ends a failure of the
-    /// source. The request had to wait for the policy.
+    /// Records that the source has found the policy of `subject` after a wait. Reports the failures
+    /// that this ends: an outage of the source, an unreadable policy, and an overload.
     pub(super) fn source_answered(&self, subject: &Subject) {
         if let Some(Ended { lasted, count: undecided }) = self.source_outage.ended() {
             self.emit(EventKind::LookupsRecovered { lasted, undecided });

@@ -324,7 +324,8 @@ impl Limit {
     pub(crate) fn share(self, instances: u64, least: u64) -> Self {
         let part = |whole: u64, least: u64| (whole / instances).max(least).min(whole);
         let (max, algorithm) = match self.algorithm {
-            // The rate is not raised to a whole cost. An empty bucket only has to fill.
+            // Only the burst must grant `least` units at once. The rate need not, because an empty
+            // bucket fills until it does.
             Algorithm::Gcra { burst } => {
                 (part(self.max, 1), Algorithm::Gcra { burst: part(burst, least) })
             }

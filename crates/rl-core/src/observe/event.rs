@@ -72,7 +72,7 @@ impl<'a> DecisionEvent<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The limiter, the rule and the store.
+    /// The limiter, the rule and the store that the event concerns.
     pub location: EventLocation<'a>,
     /// The kind of event, with its values.
     pub kind: EventKind<'a>,

@@ -122,14 +122,15 @@ impl DecisionCounts {
 
 impl OutcomeCounts {
     /// Returns whether the subject of a decision at `at` is to be recorded, because the last record
-    /// is a millisecond old.
+    /// is at least a millisecond old.
     #[inline(always)]
     pub(crate) fn is_record_due(&self, at: Timestamp) -> bool {
         is_record_due(at, &self.recorded_at)
     }
 }
 
-/// Returns whether the record at `last` is a millisecond old, or the clock has stepped back.
+/// Returns whether the last record, made at `last`, is at least a millisecond old, or the clock has
+/// stepped back since.
 #[inline(always)]
 pub(crate) fn is_record_due(at: Timestamp, last: &ThreadCount) -> bool {
     at.as_micros().wrapping_sub(last.get()) >= RECORD_INTERVAL

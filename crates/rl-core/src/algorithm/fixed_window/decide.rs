@@ -81,7 +81,7 @@ pub(crate) fn try_decide_fast(
 }
 
 /// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or
-/// if the cost, a sum or the time is too large for the packed form. The plan then has to judge the
+/// if the cost, a sum or the time does not fit the packed form. The plan then has to judge the
 /// request.
 #[inline(always)]
 pub(crate) fn try_judge(

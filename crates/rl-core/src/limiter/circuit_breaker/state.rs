@@ -265,7 +265,8 @@ impl<W: AtomicState> BreakerState<W> {
                     Some(random) => failed.open(state.count + 1, now, random),
                     None => failed.next(Phase::Failing),
                 }),
-                // Only the probe counts: all other calls were sent before the breaker opened.
+                // Only the probe counts. Other calls were sent before the breaker opened, or
+                // regardless of it.
                 Phase::Open | Phase::HalfOpen => None,
                 Phase::Closed if counts => Some(Fields { count, ..failed.next(Phase::Failing) }),
                 Phase::Misconfigured if counts && state.has_recovered(now) => {

@@ -298,7 +298,7 @@ impl Tally {
         Some(now())
     }
 
-    /// Counts the end of a permit.
+    /// Counts the end of a permit, and records how long it was held if it is timed.
     #[inline]
     pub(super) fn permit_ended(&self, begun: Option<Instant>) {
         let own = self.shards.own();

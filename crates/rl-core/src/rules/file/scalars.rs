@@ -41,8 +41,8 @@ pub(super) trait FromText: Sized {
     ///
     /// # Errors
     ///
-    /// Returns what is wrong, and what is accepted. The error does not contain what variables are
-    /// replaced with.
+    /// Returns what is wrong, and what is accepted. The error does not contain the values of
+    /// variables.
     fn read(text: &str) -> Result<Self, String> {
         if !Self::HAS_VARIABLES || !text.contains('$') {
             return Self::from_text(text);

@@ -176,7 +176,8 @@ fn first_content(
         if reader.now().saturating_duration_since(begun) >= deadline {
             return None;
         }
-        // No caller sends requests yet. The channel ends if the caller waits no longer.
+        // No reload is requested before the first reading has ended. The channel is closed if the
+        // caller of `start` stops waiting.
         if let Err(RecvTimeoutError::Disconnected) = requests.recv_timeout(reader.remaining()) {
             return None;
         }
@@ -231,7 +232,7 @@ pub(super) fn read_and_handle<H: ReadingHandler>(
         ReadStep::Unchanged => return pause,
         ReadStep::Unstable if pending.is_empty() => return pause,
         ReadStep::Unstable => {
-            // Callers have stopped waiting by now, and have got an error.
+            // The callers of expired requests have got an error, and wait no longer.
             let expired = |request: &mut ReloadRequest| begun >= request.requested_at + deadline;
             let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
             if expired.iter().any(|request| request.reply.is_none()) {

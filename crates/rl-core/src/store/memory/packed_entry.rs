@@ -255,7 +255,8 @@ impl PackedEntry {
         layout.used_fraction(&self.states)
     }
 
-    /// Converts the entry to its unpacked form. Its states are those of `policy`.
+    /// Converts the entry to its unpacked form. `policy` must have the windows that the entry
+    /// contains.
     pub(super) fn unpack(&self, policy: &Policy, base: TimeBase) -> UnpackedEntry {
         let cells = self.cells(policy.plan().cells(), base);
         let cells = &cells[..policy.plan().cells()];

@@ -48,8 +48,8 @@ impl FanOut {
         let Self { callers, reply, completed } = self;
         for QueuedCall { kind, reply: sender, .. } in callers.take(count) {
             *completed += kind.calls();
-            // An error means that the request was cancelled. It stays charged, because the script
-            // has already run.
+            // An error means that the request was cancelled. The script has already run, so its
+            // charge stays.
             let (reply, call) = (Arc::clone(reply), *completed - 1);
             let _ = sender.send(Ok(CallerReply::Calls { reply, call }));
         }

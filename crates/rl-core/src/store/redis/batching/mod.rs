@@ -385,7 +385,7 @@ enum Enqueued<E: Execute> {
     Queued(ReplyReceiver),
 }
 
-/// Returns the future, which then holds the mark of a call without the queue until it ends.
+/// Returns a future that does what `future` does, and holds the mark `solo` until it ends.
 fn hold_during<T: Send + 'static>(
     solo: Solo<Batcher<impl Execute>>,
     future: StoreFuture<T>,
