@@ -21,13 +21,11 @@ impl Divisor {
     }
 
     /// Returns the divisor.
-    #[inline]
     pub(super) const fn get(self) -> u64 {
         self.divisor
     }
 
     /// Returns ⌊number / divisor⌋.
-    #[inline]
     pub(super) const fn quotient(self, number: u64) -> u64 {
         if number >> 63 != 0 {
             return number / self.divisor;
@@ -36,20 +34,17 @@ impl Divisor {
     }
 
     /// Returns ⌈number / divisor⌉.
-    #[inline]
     pub(super) const fn quotient_up(self, number: u64) -> u64 {
         let quotient = self.quotient(number);
         quotient + (quotient * self.divisor < number) as u64
     }
 
     /// Returns the remainder of `number`.
-    #[inline]
     pub(super) const fn remainder(self, number: u64) -> u64 {
         number - self.quotient(number) * self.divisor
     }
 
     /// Returns ⌊one × other / divisor⌋, or `u64::MAX` if that is larger.
-    #[inline]
     pub(super) fn of_product(self, one: u64, other: u64) -> u64 {
         match one.checked_mul(other) {
             Some(product) => self.quotient(product),

@@ -84,13 +84,11 @@ impl Log {
 
     /// Returns the units of the entries that are later than `until`, or all units if `until` is
     /// `None`.
-    #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
         self.units - self.expiring(until).units
     }
 
     /// Removes the entries that are not later than `until`.
-    #[inline]
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
         let ExpiringEntries { count, units } = self.expiring(until);
         if count > 0 {
@@ -111,7 +109,6 @@ impl Log {
     }
 
     /// Moves the entries to fewer slots if most slots are unused.
-    #[inline]
     fn give_back_slots(&mut self) {
         if self.slots.len() > FEW_SLOTS && self.len() < self.slots.len() / 8 {
             self.rebuild();
@@ -206,6 +203,7 @@ impl Log {
         }
     }
 
+    /// Counts the entries that expire. Not inlined, because most decisions find none.
     #[inline(never)]
     fn count_expiring(&self, until: u64) -> ExpiringEntries {
         let mut units = 0;
@@ -221,7 +219,6 @@ impl Log {
         ExpiringEntries { count: self.stored - self.expired, units }
     }
 
-    #[inline(never)]
     fn expiring_of_many(&self, until: u64) -> ExpiringEntries {
         let end = self.first_from(until + 1);
         let slot = self.first + end;
@@ -246,19 +243,16 @@ impl Log {
     }
 
     /// Returns the slot of an entry.
-    #[inline]
     const fn slot(&self, position: usize) -> usize {
         (self.first + position) & (self.slots.len() - 1)
     }
 
     /// Returns the time of an entry.
-    #[inline]
     fn time(&self, position: usize) -> u64 {
         self.slots.time(self.slot(position))
     }
 
     /// Returns the units of an entry.
-    #[inline]
     fn units_at(&self, position: usize) -> u64 {
         self.slots.units(self.slot(position))
     }
@@ -318,7 +312,8 @@ impl Log {
         index
     }
 
-    /// Moves the entries in use to a ring of at least 1.5 times as many slots.
+    /// Moves the entries in use to a ring of at least 1.5 times as many slots. Not inlined, because
+    /// few charges find the ring full.
     #[inline(never)]
     fn rebuild(&mut self) {
         let wanted = self.len() + self.len() / 2;
@@ -353,7 +348,6 @@ const PARTS: usize = 8;
 /// Returns the index of the first time that is `time` or later.
 ///
 /// The search has no branches that depend on the times, so that the processor mispredicts none.
-#[inline]
 fn first_from(times: &[u64], time: u64) -> usize {
     let (mut begin, mut count) = (0, times.len());
     while count > PARTS {
@@ -395,49 +389,41 @@ impl LogSlots {
     }
 
     /// Returns the number of slots, a power of two, or 0.
-    #[inline]
     const fn len(&self) -> usize {
         (self.words.len() + self.bytes.len()) / 2
     }
 
     /// Returns the times of all slots.
-    #[inline]
     fn times(&self) -> &[u64] {
         &self.words[..self.len()]
     }
 
     /// Returns the time of a slot.
-    #[inline]
     fn time(&self, slot: usize) -> u64 {
         self.words[slot]
     }
 
     /// Sets the time of a slot.
-    #[inline]
     fn set_time(&mut self, slot: usize, time: u64) {
         self.words[slot] = time;
     }
 
     /// Returns the units of a slot.
-    #[inline]
     fn units(&self, slot: usize) -> u64 {
         if self.bytes.is_empty() { self.wide()[slot] } else { u64::from(self.bytes[slot]) }
     }
 
     /// Returns the sum of the units of some slots.
-    #[inline]
     fn sum(&self, slots: Range<usize>) -> u64 {
         if self.bytes.is_empty() { self.wide()[slots].iter().sum() } else { self.narrow_sum(slots) }
     }
 
     /// Returns the sum of the units of some slots, if these are narrow.
-    #[inline(never)]
     fn narrow_sum(&self, slots: Range<usize>) -> u64 {
         self.bytes[slots].iter().map(|units| u64::from(*units)).sum()
     }
 
     /// Sets the units of a slot.
-    #[inline]
     fn set_units(&mut self, slot: usize, units: u64) {
         if !self.bytes.is_empty() {
             match u8::try_from(units) {
@@ -450,7 +436,6 @@ impl LogSlots {
     }
 
     /// Returns the units of all slots, if these are wide.
-    #[inline]
     fn wide(&self) -> &[u64] {
         &self.words[self.words.len() / 2..]
     }

@@ -60,14 +60,12 @@ trait Counting {
 }
 
 /// Returns the first `N` cells, or `None` if the limit is unused.
-#[inline]
 fn used_cells<const N: usize>(cells: &[u64]) -> Option<[u64; N]> {
     let cells = *cells.first_chunk::<N>()?;
     (cells != [0; N]).then_some(cells)
 }
 
 /// Replaces the first `N` cells.
-#[inline]
 fn set_cells<const N: usize>(cells: &mut [u64], new: [u64; N]) {
     if let Some(cells) = cells.first_chunk_mut::<N>() {
         *cells = new;
@@ -75,7 +73,6 @@ fn set_cells<const N: usize>(cells: &mut [u64], new: [u64; N]) {
 }
 
 /// Returns the time from `now` to `end` in µs, or 0 if `end` has passed.
-#[inline]
 const fn until(end: u64, now: Timestamp) -> u64 {
     end.saturating_sub(now.as_micros())
 }

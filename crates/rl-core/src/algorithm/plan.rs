@@ -54,20 +54,17 @@ impl Plan {
     }
 
     /// Returns the step of each limit, in the order of the policy.
-    #[inline]
     pub(crate) fn steps(&self) -> &[PlanStep] {
         &self.steps
     }
 
     /// Returns the limits in packed form, if they are at most six, and all of them are fixed
     /// windows that count units and are enforced.
-    #[inline]
     pub(crate) const fn windows(&self) -> Option<&CompiledWindows> {
         self.windows.as_ref()
     }
 
     /// Returns the number of cells of the states of a subject.
-    #[inline]
     pub(crate) const fn cells(&self) -> usize {
         self.cells
     }
@@ -133,7 +130,6 @@ impl Plan {
 
     /// Returns the time until which the enforced limits deny a request of `units`. Returns the
     /// epoch if they grant it now, or never will.
-    #[inline(never)]
     pub(crate) fn denied_until(
         &self,
         states: SubjectStates<'_>,

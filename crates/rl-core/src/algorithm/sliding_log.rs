@@ -74,7 +74,6 @@ impl SlidingLog {
     }
 
     /// Returns the units that count at `now`.
-    #[inline]
     fn used(self, log: &Log, now: Timestamp) -> u64 {
         log.units_after(self.left_until(now))
     }
@@ -99,14 +98,12 @@ impl SlidingLog {
     }
 
     /// Returns the units that can be granted at `now`.
-    #[inline]
     pub(super) fn available(self, log: &Log, now: Timestamp) -> u64 {
         self.max.saturating_sub(self.used(log, now))
     }
 
     /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
     /// afterwards.
-    #[inline]
     pub(super) fn charge(self, log: &mut Log, now: Timestamp, units: u64) -> Outcome {
         log.drop_until(self.left_until(now));
         let units = units.min(MAX_UNITS - log.units());

@@ -90,7 +90,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Begins the bucket of `now`. Shifts the older buckets, and empties those that have expired.
+    /// Begins the bucket of `now`. Shifts the older buckets, and empties those that have expired. Not
+    /// inlined, because most charges find the bucket begun.
     #[inline(never)]
     fn begin_bucket(self, cells: &mut [u64], now: Timestamp) {
         let [newest, since, _, _, units @ ..] = cells else { return };
@@ -155,12 +156,10 @@ fn buckets(cells: &[u64]) -> Buckets<'_> {
 }
 
 impl Counting for SlidingWindow {
-    #[inline]
     fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
         self.max.saturating_sub(self.used(cells, now))
     }
 
-    #[inline]
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
         let is_current = cells.get(3).is_some_and(|until| now.as_micros() < *until);
         if !is_current {

@@ -49,7 +49,6 @@ impl SlidingWindowCounter {
         Self { max: limit.max(), period: Divisor::new(limit.period().as_micros()) }
     }
 
-    #[inline]
     fn windows(self, cells: &[u64], now: Timestamp) -> Windows {
         let (now, period) = (now.as_micros(), self.period.get());
         let [since, current, first, previous] = used_cells(cells).unwrap_or_default();
@@ -66,7 +65,6 @@ impl SlidingWindowCounter {
         }
     }
 
-    #[inline]
     fn used(self, windows: Windows, now: Timestamp) -> u64 {
         let left = self.period.get() - (now.as_micros() - windows.since);
         self.period.of_product(windows.previous, left).saturating_add(windows.current)
@@ -86,7 +84,6 @@ impl SlidingWindowCounter {
         since + period - u64::try_from(left).unwrap_or(period)
     }
 
-    #[inline]
     fn reset(self, windows: Windows, now: Timestamp) -> u64 {
         let periods = match windows {
             Windows { current: 1.., .. } => 2,
@@ -98,12 +95,10 @@ impl SlidingWindowCounter {
 }
 
 impl Counting for SlidingWindowCounter {
-    #[inline]
     fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
         self.max.saturating_sub(self.used(self.windows(cells, now), now))
     }
 
-    #[inline]
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
         let mut windows = self.windows(cells, now);
         windows.current = windows.current.saturating_add(units).min(MAX_UNITS);

@@ -68,7 +68,6 @@ pub(crate) struct SubjectStatesMut<'a> {
 
 impl SubjectStatesMut<'_> {
     /// Returns the states to read.
-    #[inline]
     pub(crate) const fn read(&self) -> SubjectStates<'_> {
         SubjectStates { cells: self.cells, logs: self.logs }
     }

@@ -63,7 +63,6 @@ impl IntervalBucket {
     }
 
     /// Returns the state at `now`, or `None` if the bucket is full.
-    #[inline]
     fn current(self, cells: &[u64], now: Timestamp) -> Option<Lacking> {
         let [since, used, full_at, ended] = used_cells(cells)?;
         let elapsed = until(now.as_micros(), Timestamp::from_micros(since));
@@ -81,7 +80,6 @@ impl IntervalBucket {
     }
 
     /// Stores the state. Returns the time at which the bucket is full.
-    #[inline]
     fn keep(self, cells: &mut [u64], Lacking { since, used, ended }: Lacking) -> u64 {
         let full_at = self.full_at(since, used);
         set_cells(cells, [since, used, full_at, ended]);
@@ -103,7 +101,6 @@ impl IntervalBucket {
 }
 
 impl Counting for IntervalBucket {
-    #[inline]
     fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
         if self.max == 0 {
             return 0;
@@ -111,7 +108,6 @@ impl Counting for IntervalBucket {
         self.capacity.saturating_sub(self.current(cells, now).map_or(0, |lacking| lacking.used))
     }
 
-    #[inline]
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
         if self.max == 0 {
             return Outcome::granted(0, 0);

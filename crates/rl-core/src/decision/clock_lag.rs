@@ -23,7 +23,6 @@ impl ClockLag {
     pub(crate) const TOLERANCE_MICROS: u64 = 1_000;
 
     /// Returns the lag of a `clock` behind a decision at `at`.
-    #[inline]
     pub(crate) const fn new(at: Timestamp, clock: Timestamp) -> Self {
         let micros = at.as_micros().saturating_sub(clock.as_micros());
         if micros > Self::TOLERANCE_MICROS { Self::from_micros(micros) } else { Self::NONE }
@@ -42,7 +41,6 @@ impl ClockLag {
     /// Returns the lag after `micros` microseconds on the clock, and those of them that pass after
     /// the lag has ended.
     #[cfg(feature = "redis")]
-    #[inline]
     pub(super) const fn after(self, micros: u64) -> (Self, u64) {
         match self.as_micros().checked_sub(micros) {
             _ if self.0 == 0 => (self, micros),

@@ -227,7 +227,6 @@ impl LimitStatuses {
 
     /// Creates the statuses of the limits of `policy`. `outcomes` contains one outcome for each
     /// limit, or is still empty.
-    #[inline(always)]
     pub(super) fn new(policy: &Policy, outcomes: Outcomes, decided_at: Timestamp) -> Self {
         Self { policy: PolicyHandle::new(policy), outcomes, decided_at }
     }
@@ -288,7 +287,6 @@ impl LimitStatuses {
     /// Returns the statuses as they will be in `micros` microseconds, if nothing is charged until
     /// then.
     #[cfg(feature = "redis")]
-    #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {
         let later = |limit: LimitStatus<'_>| limit.outcome.at_later(micros);
         let outcomes = self.outcomes.at_later(micros);

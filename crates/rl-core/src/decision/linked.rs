@@ -36,13 +36,11 @@ impl PartFlags {
     pub(crate) const UNDISCLOSED: u8 = 2;
 
     /// Adds the properties of the part at `index`.
-    #[inline(always)]
     pub(crate) const fn add(&mut self, index: usize, properties: u8) {
         self.0 |= (properties as u16) << (2 * index);
     }
 
     /// Returns whether a part is in shadow.
-    #[inline]
     pub(crate) const fn has_shadow(self) -> bool {
         const ALL_IN_SHADOW: u16 = u16::MAX / 3 * PartFlags::SHADOW as u16;
 
@@ -90,19 +88,16 @@ impl<D> DecidedParts<D> {
     }
 
     /// Returns the decisions in the order of the parts.
-    #[inline]
     pub(super) fn all(&self) -> &[D] {
         &self.slots[..self.len]
     }
 
-    #[inline]
     pub(super) fn all_mut(&mut self) -> &mut [D] {
         &mut self.slots[..self.len]
     }
 
     /// Adds a part. Returns its decision, which the caller has to overwrite: it still contains the
     /// values of an earlier request, or of `unset`.
-    #[inline(always)]
     pub(super) fn add(&mut self, unset: impl FnOnce() -> D) -> &mut D {
         if self.len >= self.slots.len() {
             self.slots.push(unset());
@@ -160,7 +155,6 @@ impl GoverningPart {
     }
 
     /// Returns the position, or `None` if no part governs. The first call computes it with `find`.
-    #[inline]
     pub(super) fn get_or_find(&self, find: impl FnOnce() -> Option<usize>) -> Option<usize> {
         // Concurrent calls find the same part, so relaxed ordering is enough.
         match self.0.load(Ordering::Relaxed) {

@@ -189,7 +189,6 @@ impl Decision {
     }
 
     /// Creates a decision that a store completes with [`finish`](Self::finish).
-    #[inline(always)]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
         // Built in place, because moving `Outcomes` copies all of its bytes.
         let policy = PolicyHandle::new(policy);
@@ -216,7 +215,6 @@ impl Decision {
         Self::empty(LimitStatuses::NONE, Cost::ZERO)
     }
 
-    #[inline(always)]
     fn empty(statuses: LimitStatuses, cost: Cost) -> Self {
         Self {
             statuses,
@@ -258,7 +256,6 @@ impl Decision {
 
     /// Returns this denial as it will be after `micros` microseconds. It must still hold then.
     #[cfg(feature = "redis")]
-    #[inline(always)]
     pub(crate) fn at_later(&self, micros: u64) -> Self {
         let (clock_lag, micros) = self.clock_lag.after(micros);
         Self {
@@ -354,7 +351,6 @@ impl Decision {
     }
 
     /// Returns the units that the store charged, which can be refunded.
-    #[inline]
     pub(crate) fn charged(&self) -> u64 {
         self.described().charged
     }
@@ -446,7 +442,6 @@ impl Decision {
     }
 
     /// Returns the labels of the part that the public methods describe.
-    #[inline]
     fn labels_of_described(&self) -> PartLabels<'_> {
         match self.linked.get() {
             None => PartLabels::new(None, 0, self.origin != Origin::Policy),
@@ -507,7 +502,6 @@ impl Decision {
     }
 
     /// Records that the store's clock showed `clock` when the decision was made.
-    #[inline]
     pub(crate) const fn note_clock(&mut self, clock: Timestamp) {
         self.clock_lag = ClockLag::new(self.statuses.decided_at, clock);
     }
@@ -515,7 +509,6 @@ impl Decision {
     /// Returns the same decision, made when a server's clock showed `clock`. `clock` is `None` if
     /// the server does not state its time, because its clock does not lag.
     #[cfg(feature = "redis")]
-    #[inline(always)]
     pub(crate) const fn at_server_time(mut self, clock: Option<Timestamp>) -> Self {
         if let Some(clock) = clock {
             self.note_clock(clock);
@@ -590,7 +583,6 @@ impl Decision {
 
     /// Returns the decisions on the parts of the request; `None` if it was not decided as a list of
     /// parts.
-    #[inline]
     fn decided_parts(&self) -> Option<&DecidedParts<Self>> {
         self.linked.get().map(|linked| &linked.parts).filter(|parts| !parts.all().is_empty())
     }

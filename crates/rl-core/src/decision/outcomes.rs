@@ -66,7 +66,6 @@ impl OutcomeList {
         }
     }
 
-    #[inline(always)]
     fn all_mut(&mut self) -> &mut [Outcome] {
         match self.many.get_mut() {
             Some(many) => &mut many[..usize::from(self.count)],
@@ -106,13 +105,11 @@ impl Outcomes {
 
     /// Returns whether the arguments fit into the fields of [`windows`](Self::windows): 48 and 32
     /// bits.
-    #[inline(always)]
     const fn fit(decided_at: u64, required: u64) -> bool {
         decided_at >> 48 | required >> 32 == 0
     }
 
     /// Creates the outcomes of the fixed windows `states`. The numbers must [fit](Self::fit).
-    #[inline(always)]
     pub(super) const fn windows(states: &PackedStates, decided_at: u64, required: u64) -> Self {
         debug_assert!(Self::fit(decided_at, required));
         Self::Windows {
@@ -137,7 +134,6 @@ impl Outcomes {
         lanes.collect()
     }
 
-    #[inline]
     const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
         match self {
             Self::Windows { states, decided_at_low, decided_at_high, required } => {
@@ -151,7 +147,6 @@ impl Outcomes {
     /// Returns the outcomes as they will be in `micros` microseconds, if nothing is charged until
     /// then. Returns `None` unless they are windows, and the later time fits.
     #[cfg(feature = "redis")]
-    #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Option<Self> {
         let DecidedWindows { states, decided_at, required } = self.decided_windows()?;
         let decided_at = decided_at + micros;

@@ -60,7 +60,6 @@ impl<'a> PartStatus<'a> {
 
     /// Returns whether the part denies the request, or would deny it if it were not in shadow.
     #[must_use]
-    #[inline]
     pub fn is_over(&self) -> bool {
         !self.is_surely_within() && self.retry_after() != RetryAfter::Now
     }
@@ -68,7 +67,6 @@ impl<'a> PartStatus<'a> {
     /// Returns whether the decision on the part proves that no limit denies it, so that the limits
     /// need not be read. Under a limiter in shadow it proves nothing, because all requests are
     /// allowed.
-    #[inline]
     fn is_surely_within(&self) -> bool {
         self.decision.is_allowed() && !matches!(self.decision.origin, Origin::Shadow)
     }
@@ -121,7 +119,6 @@ pub(crate) struct DecisionList(Recycled<Linked<Decision>>);
 
 impl DecisionList {
     /// Creates an empty list.
-    #[inline]
     pub(crate) fn new() -> Self {
         Self(Recycled::new())
     }
@@ -137,7 +134,6 @@ impl DecisionList {
     }
 
     /// Returns the decisions.
-    #[inline]
     pub(crate) fn all(&self) -> &[Decision] {
         self.0.get().map_or(&[], |linked| linked.parts.all())
     }
@@ -187,7 +183,6 @@ impl Decision {
 
     /// Creates a decision of the store at the time `at` that contains `list`. The caller sets the
     /// verdict.
-    #[inline(always)]
     fn linked_to(list: DecisionList, at: Timestamp) -> Self {
         let first = list.all().first();
         let (cost, charged) = first.map_or((Cost::ZERO, 0), |first| (first.cost, first.charged));
@@ -312,7 +307,6 @@ impl Decision {
     }
 
     /// Returns the units that the store charged to all parts together.
-    #[inline]
     pub(crate) fn charged_in_all(&self) -> u64 {
         match self.decided_parts() {
             None => self.charged,
@@ -386,7 +380,6 @@ impl Decision {
 
 /// Returns the position of the disclosed and enforced part that denies for the longest time, or
 /// else of the one with the fewest units remaining.
-#[inline(never)]
 fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
     let mut governing = None;
     for (index, decision) in parts.all().iter().enumerate() {

@@ -47,25 +47,21 @@ impl<T: Recycle> Recycled<T> {
 
     /// Takes a recycled box, or creates one. The caller has to overwrite the value, which may be an
     /// earlier one.
-    #[inline]
     pub(super) fn new() -> Self {
         // While a thread ends, its slots no longer exist.
         let recycled = T::SLOTS.try_with(Slots::take).ok().flatten();
         Self(Some(recycled.unwrap_or_else(|| Box::new(T::unset()))))
     }
 
-    #[inline]
     pub(super) fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    #[inline]
     pub(super) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
     /// Returns the value. Creates it first if there is none.
-    #[inline]
     pub(super) fn get_or_new(&mut self) -> &mut T {
         if self.0.is_none() {
             *self = Self::new();

@@ -61,7 +61,6 @@ impl ClientAddress {
     }
 
     /// Returns the address of the client, as the proxies report it in the header `name`.
-    #[inline(never)]
     fn behind_proxy(
         &self,
         peer: Option<IpAddr>,

@@ -26,7 +26,6 @@ pub(super) struct Operation {
 
 impl Operation {
     /// Returns the smallest number of units of `cost` with which the request is allowed.
-    #[inline]
     pub(super) const fn needed(&self, cost: Cost) -> u64 {
         self.mode.required(cost)
     }

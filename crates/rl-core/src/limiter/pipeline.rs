@@ -79,7 +79,6 @@ struct Called {
 
 impl Pipeline {
     /// Returns an operation with the deadline of the limiter.
-    #[inline]
     pub(super) fn operation(&self, mode: Mode) -> Operation {
         let deadline = self.stores.deadline;
         Operation {
@@ -93,7 +92,6 @@ impl Pipeline {
     }
 
     /// Decides a request, by the fast path if it applies.
-    #[inline]
     pub(super) fn decide(
         self: &Arc<Self>,
         subject: &Subject,
@@ -129,7 +127,6 @@ impl Pipeline {
 
     /// Returns whether the store can decide without the other steps, if it [decides
     /// alone](store_decides_alone).
-    #[inline(always)]
     fn may_be_fast(&self) -> bool {
         self.has_fast_path && !observe::may_decisions_be_logged()
     }
@@ -157,7 +154,6 @@ impl Pipeline {
 
     /// Continues after a store that should have decided at once has failed, or has to wait.
     #[cold]
-    #[inline(never)]
     fn decide_after_call(
         self: &Arc<Self>,
         parts: &[Part<'_>],
@@ -200,7 +196,6 @@ impl Pipeline {
     }
 
     /// Decides a request step by step, beginning with its policy (step 1).
-    #[inline(never)]
     pub(super) fn decide_by_steps(
         self: &Arc<Self>,
         subject: &Subject,
@@ -320,7 +315,6 @@ impl Pipeline {
 
     /// Returns the denial of a request that a policy alone denies. This check precedes the breaker,
     /// the store and the failure policy, so the request is denied even during an outage.
-    #[inline]
     fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
         // A limiter in shadow denies nothing. Work that is already done cannot be denied either.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
@@ -348,7 +342,6 @@ impl Pipeline {
     }
 
     /// Waits for the store until the deadline.
-    #[inline(never)]
     fn wait_for_store(
         self: &Arc<Self>,
         parts: &[Part<'_>],
@@ -428,7 +421,6 @@ impl Pipeline {
     }
 
     /// Completes the decision, and reports it to the observer and the log (step 5).
-    #[inline]
     pub(super) fn report_parts(
         &self,
         parts: &[Part<'_>],
@@ -440,7 +432,6 @@ impl Pipeline {
 
     /// Completes, counts and reports the decision about a request. `counters_of` returns the
     /// counters of the part at a position.
-    #[inline(always)]
     pub(super) fn report<'a>(
         &self,
         counters_of: impl Fn(usize) -> CounterKey<'a>,
@@ -462,7 +453,6 @@ impl Pipeline {
 
 /// Returns whether the policy alone denies nothing, and the store needs no other policy in its
 /// place.
-#[inline(always)]
 fn store_decides_alone(policy: &Policy, mode: Mode, cost: Cost) -> bool {
     // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
     // concurrency limit, the store must not get the whole policy.

@@ -62,7 +62,6 @@ impl Policies {
     }
 
     /// Returns the policy of `subject` if it is available without waiting.
-    #[inline]
     pub(super) fn cached(&self, subject: &Subject) -> Option<&Policy> {
         match self {
             Self::One(policy) => Some(policy),

@@ -54,7 +54,6 @@ impl Pipeline {
     /// # Errors
     ///
     /// Resolves to the error of the first required look-up that fails. The error has been reported.
-    #[inline]
     fn find_policies(
         self: &Arc<Self>,
         parts: &Arc<RequestParts>,
@@ -66,7 +65,6 @@ impl Pipeline {
         self.look_up(parts, required)
     }
 
-    #[inline(never)]
     fn look_up(
         self: &Arc<Self>,
         parts: &Arc<RequestParts>,

@@ -56,7 +56,6 @@ impl Pipeline {
     ///
     /// A server without a free slot is overloaded even if it is silent, because a flood may be the
     /// reason. Only a request that waits for the server until the deadline can find an outage.
-    #[inline(never)]
     pub(super) fn decide_overloaded(
         self: &Arc<Self>,
         parts: &[Part<'_>],

@@ -313,7 +313,6 @@ impl std::error::Error for InvalidLogSecret {}
 
 impl SubjectId {
     /// Returns the bytes of the text or the digest, and whether they are a digest.
-    #[inline]
     pub(crate) fn parts(&self) -> (&[u8], bool) {
         match &self.0 {
             IdRepr::Short(id) => (id.as_bytes(), false),

@@ -13,7 +13,6 @@ use crate::model::{Limit, OnFailure, StoreError};
 /// Returns whether any subscriber may record the lines of decisions.
 ///
 /// This is one atomic load, and nearly always `false`.
-#[inline]
 pub(crate) fn may_decisions_be_logged() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }

@@ -115,7 +115,6 @@ impl NamedLimit {
     }
 
     /// Returns a hash of the name.
-    #[inline]
     pub(crate) const fn name_hash(&self) -> u64 {
         self.name_hash
     }
@@ -219,7 +218,6 @@ impl Policy {
 
     /// Returns whether the store alone decides a request that needs `needed` units: the policy
     /// alone denies nothing, and no limit is in shadow.
-    #[inline]
     pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
         needed < self.inner.more_than_store_from
     }
@@ -245,13 +243,11 @@ impl Policy {
 
     /// Returns the limits in packed form, if they are at most six, and all of them are fixed
     /// windows that count units and are enforced.
-    #[inline]
     pub(crate) fn compiled_windows(&self) -> Option<&CompiledWindows> {
         self.inner.plan.windows()
     }
 
     /// Returns the limits in compiled form.
-    #[inline]
     pub(crate) fn plan(&self) -> &Plan {
         &self.inner.plan
     }
@@ -267,7 +263,6 @@ impl Policy {
     }
 
     /// Returns whether both are handles of the same policy.
-    #[inline]
     pub(crate) fn is_same_handle(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -285,13 +280,11 @@ impl Policy {
     }
 
     /// Returns whether one of the limits is a concurrency limit.
-    #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.shortest_lease.is_some()
     }
 
     /// Returns the shortest lease of the concurrency limits, if there are any.
-    #[inline]
     pub(crate) fn shortest_lease(&self) -> Option<Duration> {
         self.inner.shortest_lease
     }

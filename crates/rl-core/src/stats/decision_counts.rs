@@ -62,7 +62,6 @@ impl Default for DenialCounts {
 }
 
 impl DenialCounts {
-    #[inline(always)]
     fn add(&self, over: LimitSet, writer: Writer) {
         let mut bits = usize::from(over.bits());
         for table in &self.0 {
@@ -85,7 +84,6 @@ impl DenialCounts {
 
 impl DecisionCounts {
     /// Returns whether the next decision of the thread is timed.
-    #[inline(always)]
     pub(crate) fn is_next_timed(&self) -> bool {
         self.times_next.get() != 0
     }
@@ -102,14 +100,12 @@ impl DecisionCounts {
     }
 
     /// Returns the decisions with this outcome.
-    #[inline(always)]
     pub(crate) const fn of_outcome(&self, is_allowed: bool) -> &OutcomeCounts {
         if is_allowed { &self.allowed } else { &self.denied }
     }
 
     /// Counts a decision by the limits that deny it, `over`; the set is empty if it is allowed. The
     /// limits belong to the policy that all subjects share.
-    #[inline]
     pub(crate) fn add_over(&self, over: LimitSet, writer: Writer) {
         self.denied_by.get_or_init(Box::default).add(over, writer);
     }
@@ -123,7 +119,6 @@ impl DecisionCounts {
 impl OutcomeCounts {
     /// Returns whether the subject of a decision at `at` is to be recorded, because the last record
     /// is at least a millisecond old.
-    #[inline(always)]
     pub(crate) fn is_record_due(&self, at: Timestamp) -> bool {
         is_record_due(at, &self.recorded_at)
     }
@@ -131,7 +126,6 @@ impl OutcomeCounts {
 
 /// Returns whether the last record, made at `last`, is at least a millisecond old, or the clock has
 /// stepped back since.
-#[inline(always)]
 pub(crate) fn is_record_due(at: Timestamp, last: &ThreadCount) -> bool {
     at.as_micros().wrapping_sub(last.get()) >= RECORD_INTERVAL
 }

@@ -47,7 +47,6 @@ pub(crate) struct ThreadCount(AtomicU64);
 
 impl ThreadCount {
     /// Adds `units`. A sole writer needs no read-modify-write, which would take 5 ns.
-    #[inline(always)]
     pub(crate) fn add(&self, units: u64, writer: Writer) {
         match writer {
             Writer::Sole => self.0.store(self.get().wrapping_add(units), Ordering::Relaxed),
@@ -58,13 +57,11 @@ impl ThreadCount {
     }
 
     /// Replaces the number. If several threads write, the last number stays.
-    #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
     /// Returns the number.
-    #[inline(always)]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -78,7 +75,6 @@ impl<T: Default> Default for PerThread<T> {
 
 impl<T> PerThread<T> {
     /// Returns the copy of the current thread.
-    #[inline(always)]
     pub(crate) fn own(&self) -> OwnShard<'_, T> {
         let slot = current();
         let writer = if slot == SHARED_SLOT { Writer::Many } else { Writer::Sole };
@@ -93,7 +89,6 @@ impl<T> PerThread<T> {
 
 impl<T: Default> Sharded<T> {
     /// Returns the copy of the current thread.
-    #[inline(always)]
     pub(crate) fn own(&self) -> OwnShard<'_, T> {
         let OwnShard { counts, writer } = self.0.own();
         let counts = match counts.get() {

@@ -50,14 +50,12 @@ impl Fingerprint {
 
     /// Returns an index below `count`, evenly distributed over subjects. `count` is a power of two
     /// up to 2^13.
-    #[inline]
     pub(super) const fn spread(self, count: usize) -> usize {
         (self.halves[1] >> 16) as usize & (count - 1)
     }
 
     /// Returns 51 bits that are independent of [`spread`](Self::spread), for a hash table of the
     /// subjects that have the same. They are the lowest 35 and the highest 16 bits of the result.
-    #[inline]
     pub(super) const fn hash_in_shard(self) -> u64 {
         self.halves[1] >> 29 | self.halves[1] << 48
     }
@@ -118,7 +116,6 @@ impl Fingerprinter {
 
 /// Returns the number of a realm. A custom realm is represented by the length of its name. Other
 /// realms have numbers above all lengths.
-#[inline(always)]
 fn realm_number(realm: &Realm) -> u64 {
     match realm {
         Realm::Ip => 64,
@@ -146,14 +143,12 @@ impl SubjectHasher {
     }
 
     /// Returns the hash of `subject`, which is never 0.
-    #[inline]
     pub(crate) fn hash(&self, subject: &Subject) -> u64 {
         self.fingerprinter.fingerprint(&self.namespace, subject).halves[1].max(1)
     }
 }
 
 /// Mixes all bits of a half. The function is invertible, so distinct halves stay distinct.
-#[inline]
 const fn mix(half: u64) -> u64 {
     // The first 64 bits of the fraction of the golden ratio. The number is odd, so the
     // multiplication is invertible.

@@ -69,7 +69,6 @@ impl HashSums {
     }
 
     /// Adds a number below 2^57, multiplied by its key.
-    #[inline]
     pub(super) fn add(&mut self, number: u64, key: Key) {
         self.0[0] += u128::from(number) * u128::from(key[0]);
         self.0[1] += u128::from(number) * u128::from(key[1]);
@@ -108,7 +107,6 @@ impl HashSums {
 /// Returns a number below 2^56 that contains every byte of a text of one to seven bytes.
 ///
 /// A byte may occur twice in the number, so two cases suffice: four bytes or more, and fewer.
-#[inline]
 fn short_text(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 24;
@@ -121,7 +119,6 @@ fn short_text(text: &[u8]) -> u64 {
 /// Returns a number that is congruent to `sum` modulo the prime. `sum` must be below 2^124.
 ///
 /// The result may exceed the prime, but two results are equal only if their sums are congruent.
-#[inline]
 const fn fold(sum: u128) -> u64 {
     // Modulo the prime, 2^61 is 1, so the upper bits are added to the lower ones. The upper bits
     // are below 2^63.

@@ -72,7 +72,6 @@ impl Namespace {
 
     /// Returns a keyed hash of the name, which differs between processes. Different names have the
     /// same first number with a probability of 2^-61, and the same two numbers with 2^-122.
-    #[inline]
     pub(crate) const fn digest(&self) -> [u64; 2] {
         self.digest
     }
@@ -81,7 +80,6 @@ impl Namespace {
 // Not derived, because a decision on several parts compares namespaces often. Different namespaces
 // have different digests, and equal ones are mostly clones, so texts are seldom compared.
 impl PartialEq for Namespace {
-    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest
             && (Arc::ptr_eq(&self.name, &other.name) || self.name == other.name)

@@ -60,7 +60,6 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     }
 
     /// Creates a value without groups.
-    #[inline]
     pub(crate) fn empty() -> Self {
         let join = PartJoin { parts: ArrayVec::new(), flags: PartFlags::default() };
         Self { groups: ArrayVec::new(), join }
@@ -184,7 +183,6 @@ pub(crate) fn available(decision: &Decision) -> u64 {
 ///
 /// Returns an error of kind [`FailureKind::Unsupported`] if there is no part, or if there are too
 /// many.
-#[inline]
 fn check_count(parts: &[Part<'_>]) -> Result<(), StoreError> {
     if (1..=Part::MAX).contains(&parts.len()) { Ok(()) } else { Err(wrong_count(parts.len())) }
 }

@@ -116,7 +116,6 @@ impl<'a> Part<'a> {
 
     /// Returns which of `parts` are in shadow, and which are undisclosed. There are at most
     /// [`MAX`](Self::MAX) parts.
-    #[inline]
     pub(crate) fn flags(parts: &[Self]) -> PartFlags {
         let mut flags = PartFlags::default();
         for (index, part) in parts.iter().enumerate().take(Self::MAX) {
@@ -126,7 +125,6 @@ impl<'a> Part<'a> {
     }
 
     /// Returns whether the part is enforced and disclosed. The fast paths decide only such parts.
-    #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.flags == 0
     }
@@ -209,7 +207,6 @@ impl<'a> DecideRequest<'a> {
 
     /// Returns the namespace of the counters of `part`.
     #[must_use]
-    #[inline]
     pub const fn namespace_of(&self, part: &Part<'a>) -> &'a Namespace {
         match part.namespace {
             Some(namespace) => namespace,

@@ -14,7 +14,6 @@ use super::{Clock, Timestamp};
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[inline]
     fn now(&self) -> Timestamp {
         static COUNTER: LazyLock<Counter> = LazyLock::new(|| Counter::new(since_epoch));
         Timestamp::from_micros(COUNTER.micros())
@@ -74,14 +73,12 @@ impl Counter {
     }
 
     /// Returns the microseconds since the beginning.
-    #[inline]
     fn count(&self) -> u64 {
         let ticks = self.ticks.raw().wrapping_sub(self.begin);
         ((u128::from(ticks) * u128::from(self.tick)) >> 64) as u64
     }
 
     /// Returns the time of the system clock in µs.
-    #[inline]
     pub(crate) fn micros(&self) -> u64 {
         let count = self.count();
         // Several threads may calibrate at the same time, and each result is correct. If the

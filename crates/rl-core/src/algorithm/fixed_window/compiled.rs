@@ -93,7 +93,6 @@ impl CompiledWindows {
     }
 
     /// Returns the end of the window whose first charge was at `since`. Both times are relative.
-    #[inline]
     pub(super) const fn end(&self, lane: usize, since: u64, now: PackedTime) -> u64 {
         // The subtraction cannot overflow, because `since` is never after `now`.
         let first_charge = now.absolute - (now.relative - since);

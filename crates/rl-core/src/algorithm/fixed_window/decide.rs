@@ -98,7 +98,6 @@ pub(crate) fn try_judge(
 }
 
 /// Returns whether the windows grant `cost`. `sum` is the result of adding it.
-#[inline(never)]
 fn grants(
     windows: &CompiledWindows,
     states: &PackedStates,
@@ -115,7 +114,6 @@ fn grants(
 }
 
 /// Returns the number to add to each lane, or `None` if it is 0 or does not fit into 31 bits.
-#[inline(always)]
 fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
     // The subtraction wraps 0 around to the largest number, so one comparison excludes both 0 and
@@ -125,7 +123,6 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 
 /// Denies `cost` if an open window has too little left. Returns the time until which it is denied,
 /// or `None` if it is not certain that a window denies it.
-#[inline(never)]
 fn try_deny(
     windows: &CompiledWindows,
     states: &PackedStates,
@@ -185,7 +182,6 @@ const fn is_open(
 
 /// Returns whether the window in `lane` is certainly open: its minimum length has not passed yet
 /// since its first charge, at `since`.
-#[inline(always)]
 const fn is_surely_open(
     windows: &CompiledWindows,
     lane: usize,
@@ -213,7 +209,6 @@ const fn is_aligned_and_open(
 }
 
 /// Returns whether no window is open.
-#[inline]
 pub(crate) fn are_all_closed(
     windows: &CompiledWindows,
     states: &PackedStates,
@@ -225,7 +220,6 @@ pub(crate) fn are_all_closed(
     !is_open(windows, states, last, now) && are_all_closed_slow(windows, states, now)
 }
 
-#[inline(never)]
 fn are_all_closed_slow(windows: &CompiledWindows, states: &PackedStates, now: PackedTime) -> bool {
     (0..windows.count.min(LANES)).all(|lane| windows.window(states, lane, now) == (0, 0))
 }
@@ -233,7 +227,6 @@ fn are_all_closed_slow(windows: &CompiledWindows, states: &PackedStates, now: Pa
 /// Returns the lane of the window that ends first, or [`NO_LANE`] if a window is not open at `now`.
 /// If several windows end together, it prefers one that is not aligned: computing the end of such a
 /// window takes no division.
-#[inline(never)]
 pub(crate) fn first_to_end(
     windows: &CompiledWindows,
     states: &PackedStates,

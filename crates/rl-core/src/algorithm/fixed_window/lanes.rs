@@ -22,7 +22,6 @@ pub(crate) struct PackedTime {
 pub(crate) struct Lanes([u64; LANES / 2]);
 
 impl Lanes {
-    #[inline(always)]
     pub(super) fn new(numbers: [u32; LANES]) -> Self {
         Self::each(|i| u64::from(numbers[2 * i + 1]) << 32 | u64::from(numbers[2 * i]))
     }
@@ -39,17 +38,14 @@ impl Lanes {
     }
 
     /// Returns the bits that are set in at least one of the words.
-    #[inline(always)]
     const fn union(self) -> u64 {
         self.0[0] | self.0[1] | self.0[2]
     }
 
-    #[inline(always)]
     fn each(word: impl Fn(usize) -> u64) -> Self {
         Self([word(0), word(1), word(2)])
     }
 
-    #[inline(always)]
     const fn numbers(self) -> [u32; LANES] {
         let [a, b, c] = self.0;
         [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32, c as u32, (c >> 32) as u32]
@@ -69,20 +65,17 @@ pub(super) struct LaneSum {
 
 impl LaneSum {
     /// Returns whether every sum fits into 31 bits and is within its limit.
-    #[inline(always)]
     pub(super) fn is_within_limits(&self) -> bool {
         (self.large.union() | self.biased.union()) & TOP_BITS == 0
     }
 
     /// Returns whether every number fits into 31 bits.
-    #[inline]
     pub(super) const fn fits(&self) -> bool {
         self.large.union() & TOP_BITS == 0
     }
 
     /// Returns the lanes whose sum exceeds the limit, or no lane if a number does not fit into 31
     /// bits.
-    #[inline]
     pub(super) fn exceeding(&self) -> LaneSet {
         if !self.fits() {
             return LaneSet(0);
@@ -97,7 +90,6 @@ pub(super) struct LaneSet(u16);
 
 impl LaneSet {
     /// Returns the lanes whose top bit is set.
-    #[inline(always)]
     fn of_top_bits(Lanes([a, b, c]): Lanes) -> Self {
         // The lower lanes of the words get the bits 0, 2 and 4. The upper lanes get the bits 32, 34
         // and 36, which the second line shifts to 1, 3 and 5.
@@ -109,7 +101,6 @@ impl LaneSet {
 impl Iterator for LaneSet {
     type Item = usize;
 
-    #[inline]
     fn next(&mut self) -> Option<usize> {
         if self.0 == 0 {
             return None;
@@ -135,24 +126,20 @@ impl PackedStates {
     pub(crate) const EMPTY: Self =
         Self { numbers: [0; LANES], times_low: [0; LANES], times_high: [0; LANES] };
 
-    #[inline]
     pub(crate) const fn time(&self, lane: usize) -> u64 {
         (self.times_high[lane] as u64) << 32 | self.times_low[lane] as u64
     }
 
-    #[inline]
     pub(crate) const fn number(&self, lane: usize) -> u64 {
         self.numbers[lane] as u64
     }
 
     /// Returns the numbers of all lanes.
-    #[inline(always)]
     pub(crate) fn numbers(&self) -> Lanes {
         Lanes::new(self.numbers)
     }
 
     /// Replaces the numbers of all lanes.
-    #[inline(always)]
     pub(crate) fn set_numbers(&mut self, numbers: Lanes) {
         self.numbers = numbers.numbers();
     }
@@ -169,7 +156,6 @@ impl PackedStates {
 
     /// Sets the time and the number of a lane, truncated to their bits. Returns the bits that were
     /// cut off, which are 0 if both values fit.
-    #[inline]
     pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> u64 {
         self.times_low[lane] = time as u32;
         self.times_high[lane] = (time >> 32) as u16;

@@ -78,7 +78,6 @@ impl FixedWindow {
     }
 
     /// Returns the window that is open at `now`.
-    #[inline]
     fn window(self, cells: &[u64], now: Timestamp) -> Window {
         let Some([since, used]) = used_cells(cells) else { return Window::default() };
         let end = self.end(since);
@@ -86,7 +85,6 @@ impl FixedWindow {
     }
 
     /// Returns the end of the window whose first charge was at `since`.
-    #[inline]
     fn end(self, since: u64) -> u64 {
         since.saturating_add(self.alignment.open_for(self.period, since))
     }
@@ -158,7 +156,6 @@ impl Alignment {
 
     /// Returns the time in µs for which a window stays open after its first charge at
     /// `first_charge` µs since the epoch.
-    #[inline]
     const fn open_for(self, period: Divisor, first_charge: u64) -> u64 {
         match self {
             Self::FirstCharge => period.get(),

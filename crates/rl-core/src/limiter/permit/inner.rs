@@ -80,7 +80,6 @@ impl From<LeaseStatus<Timestamp>> for ReservationState {
 
 impl PermitInner {
     /// Creates the shared state of a permit for the charge of `decision`.
-    #[inline(always)]
     pub(super) fn new(
         pipeline: Arc<Pipeline>,
         namespace: Option<Box<Namespace>>,

@@ -341,7 +341,6 @@ impl Drop for AllParts {
 }
 
 /// Creates the shared state of a permit, and renews it while it is held.
-#[inline(always)]
 fn hold(
     pipeline: &Arc<Pipeline>,
     namespace: Option<Box<Namespace>>,

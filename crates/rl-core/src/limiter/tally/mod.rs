@@ -99,7 +99,6 @@ impl Tally {
 
     /// Begins a decision of the thread in `mode`. Returns the current time if it is to be timed,
     /// and clears the flag that asks for this.
-    #[inline(always)]
     pub(super) fn begin_decision(&self, mode: Mode) -> Option<Instant> {
         let decisions = self.decisions.own().counts;
         if !decisions.is_next_timed() || !matches!(mode, Mode::Check | Mode::CheckUpTo) {
@@ -184,7 +183,6 @@ impl Tally {
         }
     }
 
-    #[inline]
     fn count_limits_over(
         &self,
         own: OwnShard<'_, TallyShard>,
@@ -202,13 +200,11 @@ impl Tally {
     }
 
     /// Returns whether `policy` is the one policy of all subjects.
-    #[inline(always)]
     pub(super) fn is_own(&self, policy: &Policy) -> bool {
         self.policy.as_ref().is_some_and(|own| own.is_same_handle(policy))
     }
 
     /// Returns the place of the limit at `index` of `policy`.
-    #[inline]
     fn place_of(
         &self,
         policy: Option<&Policy>,
@@ -224,7 +220,6 @@ impl Tally {
     }
 
     /// Returns the namespace of a rule; `None` for counters in the limiter's own namespace.
-    #[inline(always)]
     fn rule<'a>(&self, counters: CounterKey<'a>) -> Option<&'a Namespace> {
         counters.namespace.filter(|namespace| **namespace != self.namespace)
     }
@@ -285,7 +280,6 @@ impl Tally {
     }
 
     /// Counts a new permit. Returns the current time if the permit is to be timed, or else `None`.
-    #[inline]
     pub(super) fn permit_begun(&self, decision: &Decision) -> Option<Instant> {
         let OwnShard { counts, writer } = self.shards.own();
         counts.permits_begun.add(1, writer);
@@ -299,7 +293,6 @@ impl Tally {
     }
 
     /// Counts the end of a permit, and records how long it was held if it is timed.
-    #[inline]
     pub(super) fn permit_ended(&self, begun: Option<Instant>) {
         let own = self.shards.own();
         own.counts.permits_ended.add(1, own.writer);
@@ -310,7 +303,6 @@ impl Tally {
 }
 
 #[cold]
-#[inline(never)]
 fn now() -> Instant {
     Instant::now()
 }

@@ -58,13 +58,11 @@ pub(super) struct CounterNames {
 impl CounterNames {
     /// Returns the place of a limit. A name that is counted for the first time gets the next place,
     /// or `OTHER_LIMITS` if there are too many names.
-    #[inline]
     pub(super) fn place_of_limit(&self, rule: Option<&Namespace>, limit: &NamedLimit) -> usize {
         self.place(rule, Some(limit)).unwrap_or(OTHER_LIMITS)
     }
 
     /// Returns the place of a rule.
-    #[inline(always)]
     pub(super) fn place_of_rule(&self, rule: &Namespace) -> usize {
         self.place(Some(rule), None).unwrap_or(OTHER_RULES)
     }
@@ -79,7 +77,6 @@ impl CounterNames {
         RESERVED..RESERVED.max(*self.count.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    #[inline(always)]
     fn place(&self, rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> Option<usize> {
         let hash = hash(rule, limit);
         match self.find(hash) {
@@ -90,7 +87,6 @@ impl CounterNames {
 
     /// Returns the place of the name with this hash, or as an error the position in the index at
     /// which the name is to be added.
-    #[inline(always)]
     fn find(&self, hash: u64) -> Result<usize, usize> {
         let mut position = hash as usize % INDEX;
         loop {
@@ -142,7 +138,6 @@ impl Default for CounterNames {
 
 /// Returns the hash of a rule, of a limit, or of the limit of a rule. The place of a name in the
 /// index follows from the lower bits.
-#[inline]
 fn hash(rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> u64 {
     rule.map_or(0, |rule| rule.digest()[0]) ^ limit.map_or(0, NamedLimit::name_hash)
 }

@@ -9,7 +9,6 @@ impl Tally {
     /// Records a decision under its subject, and the used fractions of its limits. The decision
     /// stands for all decisions with the same verdict since the last record.
     #[cold]
-    #[inline(never)]
     pub(super) fn record<'a>(
         &self,
         decision: &Decision,

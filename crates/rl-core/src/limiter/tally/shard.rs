@@ -71,7 +71,6 @@ impl TallyShard {
     }
 
     /// Returns the counts of the name at `place`.
-    #[inline]
     pub(super) fn of_name(&self, place: usize) -> &NameCounts {
         let chunk = &self.names[place / CHUNK % CHUNKS];
         &chunk.get_or_init(Box::default)[place % CHUNK]

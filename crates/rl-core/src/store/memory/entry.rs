@@ -100,7 +100,6 @@ impl Entry {
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
     /// `None` if the limits of the policy do not use the states of the entry.
-    #[inline(always)]
     pub(super) fn try_judge(
         &self,
         context: &ShardContext,
@@ -116,7 +115,6 @@ impl Entry {
         }
     }
 
-    #[inline(never)]
     fn decide_under_other_states(
         &mut self,
         context: &mut ShardContext,
@@ -136,7 +134,6 @@ impl Entry {
 
     /// Replaces an unpacked entry by a packed one, if the states of `policy` fit and the entry has
     /// no others.
-    #[inline(never)]
     fn pack(&mut self, policy: &Policy, context: &mut ShardContext) {
         if let Self::Unpacked(entry) = self
             && entry.only_cells().is_some()
@@ -293,7 +290,6 @@ impl Entry {
 
 /// Sets the layout of the policy that was charged last, because eviction compares entries by the
 /// limits of their layouts.
-#[inline(never)]
 fn set_layout_of(packed: &mut PackedEntry, policy: &Policy, layouts: &mut LayoutRegistry) {
     if !layouts.is_crowded()
         && !layouts.get(packed.layout()).has_limits_of(policy)

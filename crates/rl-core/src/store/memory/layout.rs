@@ -45,7 +45,6 @@ impl StateLayout {
 
     /// Returns whether `policy` is a clone of the policy that the layout was created for. This
     /// takes less time than a comparison of their limits.
-    #[inline]
     pub(super) fn is_same_handle(&self, policy: &Policy) -> bool {
         self.policy.is_same_handle(policy)
     }
@@ -56,26 +55,22 @@ impl StateLayout {
     }
 
     /// Returns whether the limits of `policy` are the windows of this layout, in this order.
-    #[inline]
     pub(super) fn has_windows_of(&self, policy: &Policy) -> bool {
         self.is_same_handle(policy)
             || policy.compiled_windows().is_some_and(|windows| self.has_states_of(windows))
     }
 
     /// Returns whether `windows` use the states of this layout, in this order.
-    #[inline]
     pub(super) fn has_states_of(&self, windows: &CompiledWindows) -> bool {
         are_equal(&self.windows.states, &windows.states)
     }
 
     /// Returns whether `windows` have the maxima of this layout's limits.
-    #[inline]
     pub(super) fn has_maxima_of(&self, windows: &CompiledWindows) -> bool {
         are_equal(&self.windows.max, &windows.max)
     }
 
     /// Returns the windows.
-    #[inline]
     pub(super) const fn windows(&self) -> &CompiledWindows {
         &self.windows
     }
@@ -89,7 +84,6 @@ impl StateLayout {
 }
 
 /// Compares all lanes without branches.
-#[inline]
 fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
     let pairs = one.iter().zip(other);
     pairs.fold(0, |differences, (one, other)| differences | (one ^ other)) == 0
@@ -119,13 +113,11 @@ impl LayoutRegistry {
     const MAX_LAYOUTS: usize = u8::MAX as usize;
 
     /// Returns a registered layout.
-    #[inline]
     pub(super) fn get(&self, id: LayoutId) -> &StateLayout {
         &self.0[id.index()]
     }
 
     /// Returns whether all unused ids are reserved for policies whose states have no layout yet.
-    #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.0.len() >= Self::MAX_LAYOUTS / 2
     }

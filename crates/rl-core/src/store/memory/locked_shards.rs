@@ -16,7 +16,6 @@ pub(super) struct LockedShards<'a>(ArrayVec<(usize, MutexGuard<'a, Shard>), SHAR
 
 impl<'a> LockedShards<'a> {
     /// Creates a value without shards.
-    #[inline(always)]
     pub(super) fn none() -> Self {
         Self(ArrayVec::new())
     }
@@ -25,7 +24,6 @@ impl<'a> LockedShards<'a> {
     /// order.
     ///
     /// A value that is filled in place is not moved.
-    #[inline(always)]
     pub(super) fn lock<C>(&mut self, store: &'a MemoryStore<C>, order: LockOrder) {
         debug_assert!(self.0.is_empty(), "the shards of a request are locked together");
         for place in order {
@@ -34,7 +32,6 @@ impl<'a> LockedShards<'a> {
     }
 
     /// Returns the shard of a subject.
-    #[inline(always)]
     pub(super) fn of(&mut self, subject: Fingerprint) -> &mut Shard {
         let place = subject.spread(SHARDS);
         let shard = self.0.iter_mut().find(|(locked, _)| *locked == place);
@@ -57,12 +54,10 @@ const _: () = assert!(SHARDS <= u64::BITS as usize);
 
 impl LockOrder {
     /// Adds the shard of a subject.
-    #[inline(always)]
     pub(super) const fn add(&mut self, subject: Fingerprint) {
         self.add_place(subject.spread(SHARDS));
     }
 
-    #[inline(always)]
     const fn add_place(&mut self, place: usize) {
         self.0 |= 1 << place;
     }
@@ -71,7 +66,6 @@ impl LockOrder {
 impl Iterator for LockOrder {
     type Item = usize;
 
-    #[inline]
     fn next(&mut self) -> Option<usize> {
         let place = self.0.trailing_zeros() as usize;
         self.0 &= self.0.wrapping_sub(1);

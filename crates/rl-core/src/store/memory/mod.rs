@@ -146,7 +146,6 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides a request of one part.
-    #[inline(never)]
     fn decide_part(&self, part: &Part<'_>, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
         let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
@@ -174,7 +173,6 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 /// Decides a request of one part that the comparison of lanes does not decide.
-#[inline(never)]
 fn decide_without_lanes(
     shard: &mut Shard,
     subject: Fingerprint,

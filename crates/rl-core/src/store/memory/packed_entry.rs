@@ -61,14 +61,12 @@ impl TimeBase {
 
     /// Returns the relative form of a time in µs. It exceeds 48 bits if the time is too early or
     /// too late.
-    #[inline]
     const fn relative(self, time: u64) -> u64 {
         time.wrapping_sub(self.0).wrapping_add(1)
     }
 
     /// Converts a relative time to µs since the epoch. Returns 0 for 0, which means that there is
     /// no time.
-    #[inline]
     const fn absolute(self, relative: u64) -> u64 {
         if relative == 0 { 0 } else { (relative - 1).wrapping_add(self.0) }
     }
@@ -132,7 +130,6 @@ impl PackedEntry {
     }
 
     /// Returns the layout of the states.
-    #[inline]
     pub(super) const fn layout(&self) -> LayoutId {
         self.layout
     }
@@ -235,13 +232,11 @@ impl PackedEntry {
     }
 
     /// Returns whether a recorded denial still applies at `now`. Its end was rounded up to a tick.
-    #[inline]
     pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         now.relative.max(self.relative_last_change()) < self.denied_until()
     }
 
     /// Returns whether all states are expired at `now`.
-    #[inline]
     pub(super) fn is_expired(&self, layout: &StateLayout, base: TimeBase, now: PackedTime) -> bool {
         let relative = now.relative.max(self.relative_last_change());
         let at = PackedTime { absolute: base.absolute(relative), relative };
@@ -249,7 +244,6 @@ impl PackedEntry {
     }
 
     /// Returns the used fraction of the fullest limit at the last change, scaled to 0–255.
-    #[inline(always)]
     pub(super) fn used_fraction(&self, layout: &StateLayout) -> u8 {
         // All windows were open at the last change, so the states contain only current counts.
         layout.used_fraction(&self.states)
@@ -279,7 +273,6 @@ impl PackedEntry {
     }
 
     /// Returns the first `count` cells; the others are 0.
-    #[inline(always)]
     fn cells(&self, count: usize, base: TimeBase) -> [u64; 2 * LANES] {
         let mut cells = [0; 2 * LANES];
         for (lane, cells) in cells.as_chunks_mut().0.iter_mut().enumerate().take(count / 2) {
@@ -290,7 +283,6 @@ impl PackedEntry {
 
     /// Replaces the cells, after a change at `at`. Returns `false` and changes nothing if a time or
     /// a number does not fit.
-    #[inline]
     fn set_cells(&mut self, policy: &Policy, cells: &[u64], at: Timestamp, base: TimeBase) -> bool {
         let at = base.moment(at);
         let before = self.states;
@@ -319,25 +311,21 @@ impl PackedEntry {
         PackedTime { absolute: base.absolute(relative), relative }
     }
 
-    #[inline]
     const fn relative_last_change(&self) -> u64 {
         (self.last_change_high as u64) << 32 | self.last_change_low as u64
     }
 
-    #[inline]
     const fn set_last_change(&mut self, relative: u64) {
         self.last_change_low = relative as u32;
         self.last_change_high = (relative >> 32) as u16;
     }
 
     /// Returns the relative time at which the recorded denial ends, or 0 if none is recorded.
-    #[inline]
     const fn denied_until(&self) -> u64 {
         self.denied_until_ticks as u64 * TICK
     }
 
     /// Records that requests are denied until `until`, unless a later time is recorded.
-    #[inline]
     fn note_denial_until(&mut self, until: Timestamp, base: TimeBase) {
         if until > Timestamp::EPOCH {
             self.note_denial(base.relative(until.as_micros()));
@@ -351,7 +339,6 @@ impl PackedEntry {
     }
 
     /// Decides for a peek. Returns `None` if [`decide`](Self::decide) has to.
-    #[inline(always)]
     pub(super) fn try_peek_fast(
         &self,
         windows: &CompiledWindows,
@@ -374,7 +361,6 @@ impl PackedEntry {
         }
     }
 
-    #[inline(never)]
     fn judge_by_plan(&self, base: TimeBase, args: DecideArgs<'_>) -> (bool, Timestamp) {
         let plan = args.policy.plan();
         let cells = self.cells(plan.cells(), base);

@@ -38,7 +38,6 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
-    #[inline(never)]
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
         let key = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
         let mut parts = PartGroups::empty();
@@ -234,7 +233,6 @@ impl LockedGroups<'_, '_> {
 
     /// Charges `units` to the group at `index`, and adds the decision to `decisions`. If `units` is
     /// `None`, charges nothing.
-    #[inline(always)]
     fn charge(
         &mut self,
         index: usize,

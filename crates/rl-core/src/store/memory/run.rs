@@ -17,7 +17,6 @@ pub(super) struct DecideArgs<'a> {
 }
 
 impl<'a> DecideArgs<'a> {
-    #[inline]
     pub(super) const fn new(part: &Part<'a>, mode: Mode, now: Timestamp) -> Self {
         Self { policy: part.policy, mode, cost: part.cost, now }
     }

@@ -157,7 +157,6 @@ impl Shard {
 
     /// Refunds units to the states in the entry with the fingerprint `holder`: that of the subject,
     /// or that of the shared entry.
-    #[inline]
     pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
         self.amend(holder, refund.policy, now, |index, step, states, now| {
             step.refund(states, now, refund.charged, refund.units_of(index));
@@ -295,7 +294,6 @@ impl Shard {
     /// Decides for a subject without an entry. Creates an entry if units are charged. If the shard
     /// has no room for it, the entry that new subjects share decides.
     #[cold]
-    #[inline(never)]
     fn decide_newcomer(
         &mut self,
         subject: Fingerprint,
@@ -332,7 +330,6 @@ impl Shard {
     /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
     /// small and no larger than that of the new subject. Does not use the room in `claims`. Returns
     /// `None` if no inspected entry may be evicted.
-    #[inline(always)]
     fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
         let capacity = self.capacity.saturating_sub(claims.free);
         let now = self.context.time_base.moment(now);

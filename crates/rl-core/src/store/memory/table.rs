@@ -43,12 +43,10 @@ struct Record<T> {
 struct Chunks<T>(Vec<Vec<Record<T>>>);
 
 impl<T> Chunks<T> {
-    #[inline(always)]
     fn at(&self, position: u32) -> &Record<T> {
         &self.0[position as usize / CHUNK][position as usize % CHUNK]
     }
 
-    #[inline(always)]
     fn at_mut(&mut self, position: u32) -> &mut Record<T> {
         &mut self.0[position as usize / CHUNK][position as usize % CHUNK]
     }
@@ -78,13 +76,11 @@ impl<T> Table<T> {
     }
 
     /// Returns the position of `subject`.
-    #[inline(always)]
     pub(super) fn position(&self, subject: Fingerprint) -> Option<usize> {
         self.find(subject).map(|position| position as usize)
     }
 
     /// Returns the record at `position`.
-    #[inline]
     pub(super) fn at(&self, position: usize) -> Option<(Fingerprint, &T)> {
         let record = self.chunks.0.get(position / CHUNK)?.get(position % CHUNK)?;
         Some((record.subject, &record.value))

@@ -117,7 +117,6 @@ impl UnpackedEntry {
     ///
     /// Fails and changes nothing if a charge would exceed the number of states that one subject may
     /// have.
-    #[inline]
     pub(super) fn decide(
         &mut self,
         args: DecideArgs<'_>,
@@ -130,7 +129,6 @@ impl UnpackedEntry {
         }
     }
 
-    #[inline(never)]
     fn decide_under_other_states(
         &mut self,
         args: DecideArgs<'_>,
@@ -147,7 +145,6 @@ impl UnpackedEntry {
         decided
     }
 
-    #[inline(never)]
     fn run_plan(
         &mut self,
         args: DecideArgs<'_>,
@@ -268,18 +265,15 @@ impl UnpackedEntry {
     }
 
     /// Returns whether the limits of `policy` use the states of the entry, in this order.
-    #[inline]
     fn has_states_of(&self, policy: &Policy) -> bool {
         self.policy.is_same_handle(policy) || self.policy.has_states_of(policy)
     }
 
-    #[inline]
     fn states(&self) -> SubjectStates<'_> {
         let logs = self.extra.as_ref().map_or(&[][..], |extra| &extra.logs);
         SubjectStates { cells: &self.cells, logs }
     }
 
-    #[inline]
     fn states_mut(&mut self) -> SubjectStatesMut<'_> {
         let logs = self.extra.as_mut().map_or(&mut [][..], |extra| &mut extra.logs);
         SubjectStatesMut { cells: &mut self.cells, logs }
@@ -294,7 +288,6 @@ impl UnpackedEntry {
     /// # Errors
     ///
     /// Fails and changes nothing if too many of them still count.
-    #[inline(never)]
     fn make_room(&mut self, now: Timestamp) -> Result<(), TooManyStates> {
         let counting = self.foreign().iter().filter(|state| now < state.expires).count();
         check_foreign_states(counting)?;
@@ -309,7 +302,6 @@ impl UnpackedEntry {
 
     /// Arranges the states as `policy` needs them. States of limits that `policy` does not contain
     /// become foreign.
-    #[inline(never)]
     fn adopt(&mut self, policy: &Policy) {
         let extra = self.extra.take().unwrap_or_default();
         let (mut states, mut logs) = (extra.foreign, extra.logs);

@@ -170,7 +170,6 @@ impl PolicyEncoding {
 
 /// Returns whether all limits are fixed windows that begin with the first request, count units and
 /// are enforced. Units of such policies can be leased.
-#[inline]
 pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
     let mut limits = policy.limits().iter().map(|named| named.limit());
     limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())

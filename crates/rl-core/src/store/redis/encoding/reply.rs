@@ -132,7 +132,6 @@ impl ScriptReply {
     /// `unspent` leased units are left, and do not count as used. The policy must consist of fixed
     /// windows that begin with the first request. The decision contains the time of the charge,
     /// because a refund identifies the charge by this time.
-    #[inline(always)]
     pub(crate) fn leased_decision(
         &self,
         policy: &Policy,
@@ -165,7 +164,6 @@ impl ScriptReply {
     }
 
     /// Returns a decision on the states after the last call.
-    #[inline(always)]
     fn final_decision(
         &self,
         policy: &Policy,
@@ -211,7 +209,6 @@ impl FinalState {
         self.decision(policy, cost, granted, Adjustment::NONE, required)
     }
 
-    #[inline(always)]
     fn decision(
         &self,
         policy: &Policy,

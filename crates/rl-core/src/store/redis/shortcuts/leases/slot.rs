@@ -70,7 +70,6 @@ impl LeaseSlot {
     }
 
     /// Spends `cost` if enough units are left and the lease has not expired.
-    #[inline(always)]
     pub(super) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let lease = self.open(policy, now).filter(|lease| lease.unspent >= cost.units())?;
         lease.unspent -= cost.units();
@@ -155,7 +154,6 @@ impl LeaseSlot {
 impl ActiveLease {
     /// Returns the decision on a call that was granted `granted` units. Unspent units do not count
     /// as used.
-    #[inline(always)]
     fn decision(&self, cost: Cost, granted: u64, now: u64) -> Decision {
         let later_by = now.saturating_sub(self.received_at);
         self.reply.leased_decision(&self.policy, cost, granted, self.unspent, later_by)
