@@ -368,14 +368,15 @@ impl RateLimiter {
         let pipeline = &self.pipeline;
         if !pipeline.enabled {
             let ((subject, cost), operation) = (parts.main(), pipeline.operation(Mode::Check));
-            return pipeline.decide_without_store(subject, cost, operation, Origin::Disabled);
+            return pipeline.report_undecided(subject, cost, operation, Origin::Disabled);
         }
         let required = RequiredLookups::Enforced;
         pipeline.with_policies(parts, required, move |pipeline, parts, found| {
             let deadline = match found {
                 Ok(deadline) => deadline,
                 Err(error) => {
-                    return pipeline.decide_without_policies(parts.main(), Mode::Check, &error);
+                    let operation = pipeline.operation(Mode::Check);
+                    return pipeline.report_failed_lookup(parts.main(), operation, &error);
                 }
             };
             let operation = Operation { deadline, reserves, ..pipeline.operation(Mode::Check) };

@@ -148,13 +148,14 @@ impl Pipeline {
                 }
                 MaybeReady::ready(decision)
             }
-            failed => self.decide_after_call(parts, self.operation(mode), failed),
+            failed => self.leave_fast_path(parts, self.operation(mode), failed),
         }
     }
 
-    /// Continues after a store that should have decided at once has failed, or has to wait.
+    /// Continues with the other steps, after a store that should have decided at once has failed or
+    /// has to wait.
     #[cold]
-    fn decide_after_call(
+    fn leave_fast_path(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
@@ -203,7 +204,7 @@ impl Pipeline {
         operation: Operation,
     ) -> MaybeReady<Decision> {
         if !self.enabled {
-            return self.decide_without_store(subject, cost, operation, Origin::Disabled);
+            return self.report_undecided(subject, cost, operation, Origin::Disabled);
         }
         if operation.mode != Mode::Charge
             && let Some(policy) = self.policies.cached(subject)
@@ -242,12 +243,7 @@ impl Pipeline {
     ) -> MaybeReady<Decision> {
         let policy = match self.policy_found(found, subject, operation.begun) {
             Ok(policy) => policy,
-            Err(error) => {
-                // Without a policy, a fallback cannot decide.
-                let action = self.failure_policy.action_without_policy(error.kind());
-                let origin = Origin::without_store(action, error.kind());
-                return self.decide_without_store(subject, cost, operation, origin);
-            }
+            Err(error) => return self.report_failed_lookup((subject, cost), operation, &error),
         };
         // A charge is for finished work, which needs no unit of a concurrency limit, so concurrency
         // limits are left out.
@@ -259,7 +255,7 @@ impl Pipeline {
             Some(policy) => {
                 self.decide_with_policies(&[Part::new(subject, &policy, cost)], operation)
             }
-            None => self.decide_without_store(subject, cost, operation, Origin::Unlimited),
+            None => self.report_undecided(subject, cost, operation, Origin::Unlimited),
         }
     }
 
@@ -284,7 +280,7 @@ impl Pipeline {
         let loads = self.in_flight.loads(&*self.stores.primary, &request);
         // This check precedes the call, so that a request beyond the bound costs almost nothing.
         if let Some(refusal) = self.in_flight.refusal(&loads) {
-            return self.decide_overloaded(parts, operation, refusal.figures());
+            return self.handle_overload(parts, operation, refusal.figures());
         }
         let called = self.call_store(parts, operation);
         self.await_store(parts, operation, (call, &loads), called)
@@ -308,7 +304,7 @@ impl Pipeline {
             MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
             MaybeReady::Boxed(pending) => match self.in_flight.enter(loads) {
                 Ok(waiting) => self.wait_for_store(parts, operation, (call, waiting), pending),
-                Err(refusal) => self.decide_overloaded(parts, operation, refusal.figures()),
+                Err(refusal) => self.handle_overload(parts, operation, refusal.figures()),
             },
         }
     }
@@ -370,7 +366,7 @@ impl Pipeline {
                         let figures = waiting.figures();
                         drop(waiting);
                         let parts = owned.as_parts();
-                        let overloaded = this.decide_overloaded(&parts, operation, figures);
+                        let overloaded = this.handle_overload(&parts, operation, figures);
                         drop(parts);
                         return overloaded.await;
                     }
@@ -416,7 +412,7 @@ impl Pipeline {
                 }
                 MaybeReady::ready(self.report_parts(parts, operation, decision))
             }
-            Err(error) => self.decide_failed(parts, operation, (token, is_partial), &error),
+            Err(error) => self.handle_failure(parts, operation, (token, is_partial), &error),
         }
     }
 

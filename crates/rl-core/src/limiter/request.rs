@@ -499,17 +499,17 @@ impl<'a> LimiterRequest<'a> {
         operation: Operation,
         wait: Option<Wait>,
     ) -> MaybeReady<Decision> {
-        let (pipeline, mode) = (self.pipeline, operation.mode);
+        let pipeline = self.pipeline;
         let counted = (of.subject, self.cost_of_one());
         if !pipeline.enabled {
             let (subject, cost) = counted;
-            return pipeline.decide_without_store(subject, cost, operation, Origin::Disabled);
+            return pipeline.report_undecided(subject, cost, operation, Origin::Disabled);
         }
         let rules = pipeline.current_rules();
         let label = rules.as_ref().and_then(|rules| rules.label_of_rule(of.rule));
         let (Some(rules), Some(label)) = (rules, label) else {
             let error = unknown(of.rule);
-            return pipeline.decide_without_policies(counted, mode, &error);
+            return pipeline.report_failed_lookup(counted, operation, &error);
         };
         let decision = match rules.part_of_rule(of, self.policy, counted.1) {
             Some(part) => decide_parts(pipeline, &[part], operation, wait),
@@ -522,7 +522,9 @@ impl<'a> LimiterRequest<'a> {
                             let operation = Operation { deadline, ..operation };
                             decide_parts(pipeline, &parts.parts(), operation, wait)
                         }
-                        Err(error) => pipeline.decide_without_policies(parts.main(), mode, &error),
+                        Err(error) => {
+                            pipeline.report_failed_lookup(parts.main(), operation, &error)
+                        }
                     }
                 })
             }

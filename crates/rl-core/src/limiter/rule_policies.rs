@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::operation::Operation;
 use super::pipeline::Pipeline;
 use super::stores::Pending;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
+use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::policy::Policy;
 use crate::rules::{RequestParts, RuleSet};
 use crate::source::PolicyFuture;
@@ -132,17 +133,17 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request under rules whose policies were not found. Without them, a fallback cannot
-    /// decide.
-    pub(super) fn decide_without_policies(
+    /// Applies the failure policy to a request whose policies were not found. Without them, a
+    /// fallback cannot decide.
+    pub(super) fn report_failed_lookup(
         &self,
         (subject, cost): (&Subject, Cost),
-        mode: Mode,
+        operation: Operation,
         error: &StoreError,
     ) -> MaybeReady<Decision> {
         let action = self.failure_policy.action_without_policy(error.kind());
         let origin = Origin::without_store(action, error.kind());
-        self.decide_without_store(subject, cost, self.operation(mode), origin)
+        self.report_undecided(subject, cost, operation, origin)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::store::{DecideRequest, Mode, Part, StoreFuture};
 impl Pipeline {
     /// Decides a request that the store has failed to decide. Records the failure with the breaker:
     /// `call` is the token of the call, and whether other servers of the store answer.
-    pub(super) fn decide_failed(
+    pub(super) fn handle_failure(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
@@ -25,7 +25,7 @@ impl Pipeline {
         match error.kind() {
             FailureKind::Overloaded => {
                 self.events.observe_store_failure(error, operation.begun);
-                self.decide_overloaded(parts, operation, self.in_flight.figures())
+                self.handle_overload(parts, operation, self.in_flight.figures())
             }
             // One client can fill the store by inventing subjects. The server works: it still
             // decides the requests that it denies, so it is called as before.
@@ -56,7 +56,7 @@ impl Pipeline {
     ///
     /// A server without a free slot is overloaded even if it is silent, because a flood may be the
     /// reason. Only a request that waits for the server until the deadline can find an outage.
-    pub(super) fn decide_overloaded(
+    pub(super) fn handle_overload(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
@@ -157,8 +157,8 @@ impl Pipeline {
         self.in_flight.waiting() + self.stores.fallback_slots.waiting()
     }
 
-    /// Decides a request of one subject without calling any store.
-    pub(super) fn decide_without_store(
+    /// Reports that no store decides a request of one subject.
+    pub(super) fn report_undecided(
         &self,
         subject: &Subject,
         cost: Cost,

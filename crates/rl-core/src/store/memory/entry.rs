@@ -80,7 +80,13 @@ impl Entry {
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
                 if !layout.has_windows_of(args.policy) {
-                    return self.decide_under_other_states(context, args, decision);
+                    let mut entry = packed.unpack(layout.policy(), context.time_base);
+                    entry.decide(args, decision)?;
+                    if decision.charged() > 0 {
+                        *self = Self::Unpacked(entry);
+                        self.pack(args.policy, context);
+                    }
+                    return Ok(());
                 }
                 if let Some(unpacked) = packed.decide(context.time_base, args, decision) {
                     *self = Self::Unpacked(unpacked);
@@ -113,23 +119,6 @@ impl Entry {
             }
             Self::Unpacked(entry) => entry.try_judge(args),
         }
-    }
-
-    fn decide_under_other_states(
-        &mut self,
-        context: &mut ShardContext,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        let Self::Packed(packed) = self else { return Ok(()) };
-        let layout = context.layouts.get(packed.layout());
-        let mut entry = packed.unpack(layout.policy(), context.time_base);
-        entry.decide(args, decision)?;
-        if decision.charged() > 0 {
-            *self = Self::Unpacked(entry);
-            self.pack(args.policy, context);
-        }
-        Ok(())
     }
 
     /// Replaces an unpacked entry by a packed one, if the states of `policy` fit and the entry has

@@ -37,7 +37,7 @@ use shard::{MAX_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Part, Renewal, Reset, Settlement, Store,
+    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Renewal, Reset, Settlement, Store,
     StoreFuture, StoreReport,
 };
 use crate::decision::Decision;
@@ -145,21 +145,6 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Decides a request of one part.
-    fn decide_part(&self, part: &Part<'_>, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
-        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
-        let mut shard = self.shard(subject);
-        // The clock is read under the lock, so that decisions are made in the order of their times.
-        let now = self.clock.now();
-        let args = DecideArgs::new(part, request.mode, now);
-        match shard.try_decide_fast(subject, args) {
-            Some(FastDecision { at, is_allowed, states }) => MaybeReady::ready(Ok(
-                Decision::from_windows(args.policy, args.cost, at, is_allowed, states),
-            )),
-            None => decide_without_lanes(&mut shard, subject, request, now),
-        }
-    }
-
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
         lock(&self.shards[subject.spread(SHARDS)])
     }
@@ -205,11 +190,20 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        // Both functions stay out of line, so that neither saves registers that only the other
-        // needs.
-        match request.parts {
-            [part] if part.is_plain() => self.decide_part(part, &request),
-            _ => MaybeReady::ready(self.decide_parts(&request)),
+        let part = match request.parts {
+            [part] if part.is_plain() => part,
+            _ => return MaybeReady::ready(self.decide_parts(&request)),
+        };
+        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
+        let mut shard = self.shard(subject);
+        // The clock is read under the lock, so that decisions are made in the order of their times.
+        let now = self.clock.now();
+        let args = DecideArgs::new(part, request.mode, now);
+        match shard.try_decide_fast(subject, args) {
+            Some(FastDecision { at, is_allowed, states }) => MaybeReady::ready(Ok(
+                Decision::from_windows(args.policy, args.cost, at, is_allowed, states),
+            )),
+            None => decide_without_lanes(&mut shard, subject, &request, now),
         }
     }
 

@@ -42,24 +42,22 @@ impl<C: Clock> MemoryStore<C> {
         let key = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
         let mut parts = PartGroups::empty();
         parts.add(request, key)?;
-        let decisions = self.decide_groups(parts.groups(), request.mode)?;
-        Ok(parts.decision(decisions))
-    }
-
-    /// Decides for all groups of a request while their shards are locked.
-    fn decide_groups(&self, groups: &[Group<'_>], mode: Mode) -> Result<DecisionList, StoreError> {
+        let groups = parts.groups();
         let mut order = LockOrder::default();
         groups.iter().for_each(|group| order.add(group.key));
-        let mut shards = LockedShards::none();
-        shards.lock(self, order);
-        // The clock is read under the locks, so that decisions are made in the order of their
-        // times.
-        let now = self.clock.now();
-        let (is_shared, evicted) = ([false; Part::MAX], SmallVec::new());
-        let mut locked = LockedGroups { groups, shards: &mut shards, is_shared, evicted };
-        let mut decisions = locked.decide(mode, now).map_err(|_| too_many_states())?;
-        decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
-        Ok(decisions)
+        let decisions = {
+            let mut shards = LockedShards::none();
+            shards.lock(self, order);
+            // The clock is read under the locks, so that decisions are made in the order of their
+            // times.
+            let now = self.clock.now();
+            let (is_shared, evicted) = ([false; Part::MAX], SmallVec::new());
+            let mut locked = LockedGroups { groups, shards: &mut shards, is_shared, evicted };
+            let mut decisions = locked.decide(request.mode, now).map_err(|_| too_many_states())?;
+            decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
+            decisions
+        };
+        Ok(parts.decision(decisions))
     }
 }
 

@@ -422,6 +422,7 @@ impl Shard {
 
     /// Judges a check of `args`, and changes nothing. Before it, the request adds `further` states
     /// of other policies to the entry.
+    #[inline(always)]
     pub(super) fn judge(
         &mut self,
         subject: Fingerprint,

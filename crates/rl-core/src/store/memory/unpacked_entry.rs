@@ -123,17 +123,8 @@ impl UnpackedEntry {
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
         if self.has_states_of(args.policy) {
-            self.run_plan(args, decision)
-        } else {
-            self.decide_under_other_states(args, decision)
+            return self.run_plan(args, decision);
         }
-    }
-
-    fn decide_under_other_states(
-        &mut self,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
         let charged_last = self.policy.clone();
         self.adopt(args.policy);
         let decided = self.run_plan(args, decision);

@@ -372,9 +372,9 @@ impl RedisStore {
         self.inner.give_back.run(move || layers.amend(amendments.clone()))
     }
 
-    /// Decides the parts of a request in one script call, or on a cluster in one call for each
+    /// Sends the parts of a request in one script call, or on a cluster in one call for each
     /// slot.
-    fn decide_parts(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
+    fn send_parts(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
         #[cfg(feature = "redis-cluster")]
         match slots_of(&self.inner.executor, &request) {
             Ok(slots) if slots.len() > 1 => {
@@ -405,7 +405,7 @@ impl Store for RedisStore {
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let join = grouped.join();
-        self.decide_parts(request)
+        self.send_parts(request)
             .map(move |decided| Ok(join.decision(decided?.into_iter().collect())))
     }
 

@@ -142,7 +142,7 @@ impl<S: Layer> DenialCache<S> {
 
     /// Repeats a denial of an enforced part whose wait has not ended, however old it is. Used
     /// during an overload.
-    pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
+    pub(crate) fn repeat_denial(&self, request: &Request) -> Option<GroupDecisions> {
         let (denials, now) = (self.denials.as_ref()?, self.clock.now());
         let promised = request.parts.iter().enumerate().filter_map(|(index, part)| {
             let check = request.plain_check(part).filter(|_| !part.is_shadow)?;

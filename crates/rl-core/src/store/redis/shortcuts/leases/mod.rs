@@ -205,7 +205,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let taken: Option<SmallVec<[TakenUnits<S>; 1]>> = taken.collect();
         match taken {
             Some(taken) => Some(taken.into_iter().filter_map(TakenUnits::keep).collect()),
-            None => self.shared.inner.decide_locally(request),
+            None => self.shared.inner.repeat_denial(request),
         }
     }
 
@@ -278,8 +278,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
             && !self.shared.returner.is_closed()
     }
 
-    /// Refills the leases of the parts that need it, then decides.
-    async fn decide_after_refills(
+    /// Refills the leases of the parts that need it, then forwards the parts that got no units.
+    async fn refill_and_forward(
         self,
         request: Arc<Request>,
         mut taken: Taken<S>,
@@ -537,7 +537,7 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         let needs_refill = rest().any(|(part, _)| self.can_lease(&request, part))
             && !rest().any(|(part, _)| is_denied(part));
         if needs_refill {
-            MaybeReady::later(self.clone().decide_after_refills(request, taken))
+            MaybeReady::later(self.clone().refill_and_forward(request, taken))
         } else {
             self.forward_rest(request, taken)
         }
