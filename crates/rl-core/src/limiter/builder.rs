@@ -8,17 +8,16 @@ use super::failure_policy::{FailurePolicy, Fallback};
 use super::in_flight::InFlight;
 use super::pipeline::Pipeline;
 use super::policies::Policies;
-use super::registration;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::{Stores, bounded};
 use super::tally::Tally;
 use super::wait_queue::WaitQueues;
 use super::{BuildError, RateLimiter, Share};
-use crate::model::{Limit, OnFailure};
-use crate::observe::{self, Observer};
+use crate::model::{Cost, Limit, OnFailure};
+use crate::observe::{self, EventLocation, Observer};
 use crate::policy::{Policy, PolicyBuilder};
-use crate::rules::RuleSource;
+use crate::rules::{ActiveRules, RuleSet, RuleSource};
 use crate::source::PolicySource;
 use crate::store::memory::MemoryStore;
 use crate::store::{Namespace, Store};
@@ -346,12 +345,12 @@ impl RateLimiterBuilder {
         let rules = rules.transpose();
         let rules = rules.map_err(BuildError::Rules)?;
         let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
-        let shares = fallback.as_ref().map(|Fallback { store, share }| registration::Shares {
+        let shares = fallback.as_ref().map(|Fallback { store, share }| Shares {
             share: *share,
             limiter: namespace.clone(),
             fallback: store.report().label.to_owned(),
         });
-        let registration = registration::register(&primary, own, rules.as_deref(), shares);
+        let registration = register(&primary, own, rules.as_deref(), shares);
         let [in_flight, fallback_slots] = [(); 2].map(|()| InFlight::new(max_in_flight, deadline));
         let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
         let observes_decisions = observer.as_ref().is_some_and(|one| one.observes_decisions());
@@ -393,5 +392,72 @@ impl fmt::Debug for RateLimiterBuilder {
             .field("enabled", &self.enabled)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
+    }
+}
+
+/// Registers a limiter until the returned token is dropped. `own` is its namespace with the policy
+/// of all subjects, if there is one. Logs a warning if another limiter on the store has other
+/// limits for the same counters, now or after a change of `rules`. Also logs warnings about the
+/// shares of its fallback.
+fn register(
+    store: &Arc<dyn Store>,
+    own: Option<(&Namespace, Vec<Policy>)>,
+    rules: Option<&ActiveRules>,
+    shares: Option<Shares>,
+) -> Option<Arc<()>> {
+    let current = rules.map(ActiveRules::current);
+    if let Some(shares) = &shares {
+        for policy in own.iter().flat_map(|(_, policies)| policies) {
+            shares.warn(None, policy, Cost::ONE);
+        }
+        current.iter().for_each(|rules| shares.warn_of_rules(rules));
+    }
+    let of_rules = current.iter().flat_map(|rules| rules.policies());
+    let may_change = rules.is_some_and(ActiveRules::may_change);
+    let report = store.report();
+    let registered = report
+        .registry
+        .map(|registry| registry.register(own.into_iter().chain(of_rules), may_change));
+    let (token, conflict) = registered.unzip();
+    if let Some(namespace) = conflict.flatten() {
+        observe::shared_counters(EventLocation::new(namespace.as_str(), report.label));
+    }
+    if let Some(rules) = rules {
+        let (store, limiter) = (Arc::downgrade(store), token.as_ref().map(Arc::downgrade));
+        rules.on_change(move |rules| {
+            shares.iter().for_each(|shares| shares.warn_of_rules(rules));
+            let limiter = limiter.as_ref().and_then(std::sync::Weak::upgrade);
+            let (Some(store), Some(limiter)) = (store.upgrade(), limiter) else { return };
+            let report = store.report();
+            let conflict = report.registry.and_then(|all| all.replace(&limiter, rules.policies()));
+            if let Some(namespace) = conflict {
+                let location = EventLocation::new(namespace.as_str(), report.label);
+                observe::shared_counters(location);
+            }
+        });
+    }
+    token
+}
+
+/// The shares of the limits that the fallback of a limiter enforces.
+struct Shares {
+    share: Share,
+    /// The namespace of the limiter.
+    limiter: Namespace,
+    /// The name of the fallback.
+    fallback: String,
+}
+
+impl Shares {
+    fn warn_of_rules(&self, rules: &RuleSet) {
+        for (rule, policies, cost) in rules.known_costs() {
+            policies.iter().for_each(|policy| self.warn(Some(rule), policy, cost));
+        }
+    }
+
+    /// Logs a warning for each limit of `policy` whose share has to be raised for `cost`.
+    fn warn(&self, rule: Option<&str>, policy: &Policy, cost: Cost) {
+        let location = EventLocation::new(self.limiter.as_str(), &self.fallback).with_rule(rule);
+        self.share.warn_if_raised(location, policy, cost.units());
     }
 }

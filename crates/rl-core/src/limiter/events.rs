@@ -1,7 +1,9 @@
 //! Reports decisions and failures to the log and to the observer: one event when a condition
 //! begins, and one when it ends. The observer also gets each decision and each failure.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,15 +14,15 @@ use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
 use super::parts::CounterKey;
-use super::shadow::ShadowLog;
 use super::stores::Stores;
-use crate::decision::Decision;
+use crate::decision::{Decision, LimitStatus};
 use crate::model::{FailureKind, OnFailure, StoreError, Subject};
 use crate::observe::{
     self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan, Transition,
 };
 use crate::rules::ActiveRules;
-use crate::store::Part;
+use crate::store::{Namespace, Part};
+use crate::time::Timestamp;
 
 /// A condition is considered over when it has not occurred for this time. If it comes and goes at
 /// shorter intervals, it is logged once.
@@ -375,5 +377,47 @@ impl Events {
         if self.source_overload.occurred() {
             self.emit(EventKind::LookupsOverloaded { on_failure });
         }
+    }
+}
+
+/// The maximum number of limits to remember. With more limits, some are logged more than once per
+/// window.
+const MAX_SHADOW_LIMITS: usize = 1_000;
+
+/// Samples the log lines of limits in shadow. For each window of a limit, one line is logged,
+/// whichever subject exceeds it.
+///
+/// Under rules, limits of many rules have the same name, so a limit is identified by the namespace
+/// of its rule and its name.
+#[derive(Debug, Default)]
+struct ShadowLog {
+    /// The key is a hash of a namespace and the name of a limit; the value is the end of the window
+    /// that has been logged.
+    logged_until: Mutex<HashMap<u64, Timestamp>>,
+    hasher: RandomState,
+}
+
+impl ShadowLog {
+    /// Returns true for the first call in a window of the limit, which is counted in `namespace`.
+    fn should_log(
+        &self,
+        namespace: Option<&Namespace>,
+        limit: &LimitStatus<'_>,
+        now: Timestamp,
+    ) -> bool {
+        let key = self.hasher.hash_one((namespace.map(Namespace::as_str), limit.name()));
+        let mut logged = self.logged_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.get(&key).is_some_and(|until| now < *until) {
+            return false;
+        }
+        if logged.len() >= MAX_SHADOW_LIMITS {
+            logged.clear();
+        }
+        let window = match u64::try_from(limit.reset_after_decision().as_micros()) {
+            Ok(0) | Err(_) => limit.limit().period().as_micros(),
+            Ok(until_reset) => until_reset,
+        };
+        logged.insert(key, now.plus_micros(window));
+        true
     }
 }

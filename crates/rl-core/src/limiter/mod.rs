@@ -15,20 +15,16 @@ mod operation;
 mod parts;
 mod permit;
 mod pipeline;
-mod places;
 mod policies;
 mod policy_denial;
-mod registration;
 mod renewals;
 mod request;
 mod rule_policies;
 mod settlements;
-mod shadow;
 mod stores;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod undecided;
 mod wait_queue;
 mod waiting;
 

@@ -103,7 +103,6 @@
 //! The settings of a layer apply to rules that do not set them: the cost, what happens over the
 //! limits, and what happens to requests without a key. The key of the layer does not apply.
 
-mod counting_rule;
 #[cfg(feature = "rules-file")]
 mod file;
 mod host;
@@ -123,7 +122,6 @@ mod rule_source;
 mod tests;
 mod valid_rule;
 
-pub use counting_rule::CountingRule;
 #[cfg(feature = "rules-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
 pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, json_schema};
@@ -133,6 +131,7 @@ pub use request_match::Match;
 pub(crate) use rule::RequestCost;
 pub use rule::Rule;
 pub use rule_list::Rules;
+pub use rule_set::CountingRule;
 pub(crate) use rule_set::{OfRule, RequestParts, RuleSet};
 pub(crate) use rule_source::ActiveRules;
 pub use rule_source::RuleSource;

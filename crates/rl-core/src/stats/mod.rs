@@ -35,7 +35,6 @@ mod histogram;
 mod limiter_stats;
 mod sharded;
 mod store_stats;
-mod thread_slot;
 mod top;
 
 pub(crate) use decision_counts::{DecisionCounts, is_record_due};

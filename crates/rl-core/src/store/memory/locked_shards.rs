@@ -3,13 +3,16 @@
 //! There is no deadlock: when a thread waits for a shard, it has locked only shards before that
 //! one. Operations on one subject lock a single shard.
 
-use std::sync::MutexGuard;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
 
 use super::shard::Shard;
-use super::{MemoryStore, SHARDS, lock};
 use crate::store::fingerprint::Fingerprint;
+
+/// The number of shards, a power of two. It is large, so that threads seldom wait for the same
+/// lock.
+pub(super) const SHARDS: usize = 64;
 
 /// The locked shards of the subjects of a request, in ascending order.
 pub(super) struct LockedShards<'a>(ArrayVec<(usize, MutexGuard<'a, Shard>), SHARDS>);
@@ -24,10 +27,10 @@ impl<'a> LockedShards<'a> {
     /// order.
     ///
     /// A value that is filled in place is not moved.
-    pub(super) fn lock<C>(&mut self, store: &'a MemoryStore<C>, order: LockOrder) {
+    pub(super) fn lock(&mut self, shards: &'a [Mutex<Shard>; SHARDS], order: LockOrder) {
         debug_assert!(self.0.is_empty(), "the shards of a request are locked together");
         for place in order {
-            self.0.push((place, lock(&store.shards[place])));
+            self.0.push((place, lock(&shards[place])));
         }
     }
 
@@ -42,6 +45,13 @@ impl<'a> LockedShards<'a> {
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (usize, MutexGuard<'a, Shard>)> {
         self.0.iter_mut()
     }
+}
+
+/// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves no entry
+/// half-changed.
+#[inline(always)]
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The order in which shards are locked: each once, and always in ascending order.

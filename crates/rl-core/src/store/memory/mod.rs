@@ -21,7 +21,6 @@ mod locked_shards;
 mod packed_entry;
 mod parts;
 mod run;
-mod settlement;
 mod shard;
 mod table;
 #[cfg(test)]
@@ -29,27 +28,26 @@ mod tests;
 mod unpacked_entry;
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once};
 
+use locked_shards::{LockOrder, LockedShards, SHARDS, lock};
 use packed_entry::{FastDecision, TimeBase};
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
+use smallvec::SmallVec;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Renewal, Reset, Settlement, Store,
+    DecideRequest, Lease, LeaseStatus, LimiterRegistry, Refund, Renewal, Reset, Settlement, Store,
     StoreFuture, StoreReport,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{Cost, FailureKind, Mode, StoreError, TOO_MANY_STATES};
 use crate::observe;
+use crate::policy::Policy;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
-
-/// The number of shards, a power of two. It is large, so that threads seldom wait for the same
-/// lock.
-const SHARDS: usize = 64;
 
 /// A store that keeps the counters in this process. It is the default, and needs no server.
 ///
@@ -148,13 +146,50 @@ impl<C: Clock> MemoryStore<C> {
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
         lock(&self.shards[subject.spread(SHARDS)])
     }
-}
 
-/// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves no entry
-/// half-changed.
-#[inline(always)]
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Releases the permits and refunds the units of one subject, under the lock of its shard
+    /// alone.
+    fn give_back(&self, settlement: &Settlement<'_>) {
+        let Settlement { namespace, subject, .. } = *settlement;
+        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let (release, refund) = (settlement.release(), settlement.refund());
+        let mut shard = self.shard(subject);
+        let now = self.clock.now();
+        give_back(&mut shard, subject, [&release, &refund], now);
+    }
+
+    /// Settles the charges of all subjects while their shards are locked.
+    ///
+    /// # Errors
+    ///
+    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
+    /// have.
+    fn settle_all(&self, settlements: &[Settlement<'_>]) -> Result<(), StoreError> {
+        let open = settlements.iter().filter(|settlement| !settlement.is_empty());
+        let settlements: SmallVec<[KeyedSettlement<'_>; 2]> =
+            open.map(|settlement| self.keyed(*settlement)).collect();
+        let mut shards = LockedShards::none();
+        let mut order = LockOrder::default();
+        settlements.iter().for_each(|settlement| order.add(settlement.key));
+        shards.lock(&self.shards, order);
+        let now = self.clock.now();
+        for KeyedSettlement { key, charged, .. } in &settlements {
+            if let Some(policy) = charged {
+                let checked = shards.of(*key).check_states(*key, policy, now);
+                checked.map_err(|_| too_many_states())?;
+            }
+        }
+        for settlement in &settlements {
+            settlement.carry_out(&mut shards, now).map_err(|_| too_many_states())?;
+        }
+        Ok(())
+    }
+
+    fn keyed<'a>(&self, settlement: Settlement<'a>) -> KeyedSettlement<'a> {
+        let Settlement { namespace, subject, .. } = settlement;
+        let key = self.fingerprinter.fingerprint(namespace, subject);
+        KeyedSettlement { key, settlement, charged: settlement.charged_limits() }
+    }
 }
 
 /// Decides a request of one part that the comparison of lanes does not decide.
@@ -303,5 +338,45 @@ impl<C: Clock> MemoryStoreBuilder<C> {
             clock: self.clock,
             id: next_store_id(),
         }
+    }
+}
+
+/// The settlement of one subject, and the limits to which it charges further units.
+struct KeyedSettlement<'a> {
+    key: Fingerprint,
+    settlement: Settlement<'a>,
+    charged: Option<Policy>,
+}
+
+impl KeyedSettlement<'_> {
+    fn carry_out(
+        &self,
+        shards: &mut LockedShards<'_>,
+        now: Timestamp,
+    ) -> Result<(), TooManyStates> {
+        let Self { key, settlement, charged } = self;
+        let shard = shards.of(*key);
+        give_back(shard, *key, [&settlement.release(), &settlement.refund()], now);
+        let Some(policy) = charged else { return Ok(()) };
+        let cost = Cost::new(settlement.added);
+        let args = DecideArgs { policy, mode: Mode::Charge, cost, now };
+        shard.decide(*key, args, &mut Decision::pending(policy, cost))
+    }
+}
+
+/// Releases permits and refunds units of one subject.
+fn give_back(
+    shard: &mut Shard,
+    subject: Fingerprint,
+    [release, refund]: [&Refund<'_>; 2],
+    now: Timestamp,
+) {
+    if !release.is_empty() {
+        // The time of the charge identifies the entry that holds the permit: that of the subject,
+        // or the one that new subjects share in a full shard.
+        shard.refund(shard.permit_holder(subject, release, now), release, now);
+    }
+    if !refund.is_empty() {
+        shard.refund(subject, refund, now);
     }
 }

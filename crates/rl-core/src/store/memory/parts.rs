@@ -15,9 +15,9 @@
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::locked_shards::{LockOrder, LockedShards};
+use super::locked_shards::{LockOrder, LockedShards, SHARDS};
 use super::run::{DecideArgs, TooManyStates};
-use super::{MemoryStore, SHARDS, too_many_states};
+use super::{MemoryStore, too_many_states};
 use crate::decision::{Decision, DecisionList};
 use crate::model::{Cost, Mode, StoreError};
 use crate::policy::Policy;
@@ -47,7 +47,7 @@ impl<C: Clock> MemoryStore<C> {
         groups.iter().for_each(|group| order.add(group.key));
         let decisions = {
             let mut shards = LockedShards::none();
-            shards.lock(self, order);
+            shards.lock(&self.shards, order);
             // The clock is read under the locks, so that decisions are made in the order of their
             // times.
             let now = self.clock.now();
