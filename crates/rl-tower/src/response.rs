@@ -153,9 +153,9 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 impl<B> ResponseHead for HttpResponse<'_, B> {
     fn add_headers(&mut self, lines: &HeaderLines) {
-        let headers = self.0.headers_mut();
+        let (headers, names) = (self.0.headers_mut(), &*NAMES);
         for line in lines.iter() {
-            let name = NAMES[line.name.index()].clone();
+            let name = &names[line.name.index()];
             let value = HeaderValue::from_maybe_shared(line.value)
                 .expect("values are visible ASCII and spaces");
             if line.is_list {
