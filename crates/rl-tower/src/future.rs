@@ -14,23 +14,21 @@ use crate::response::{self, HttpResponse, ResponseBody};
 
 pin_project! {
     /// Response future of [`RateLimit`](crate::RateLimit).
+    ///
+    /// Its fields are options and not the variants of an enum. The compiler copies the future of the
+    /// inner service once into a field, and would copy it twice into a variant.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, F, ReqBody, ResBody> {
+        // The call of the inner service.
         #[pin]
-        state: State<S, F, ReqBody, ResBody>,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<S, F, ReqBody, ResBody> {
+        calling: Option<F>,
+        // The request of this call, if it is counted.
+        counted: Option<CountedRequest>,
         // Waits for the decision: a remote store, a policy look-up or a wait queue. The box keeps
         // the future small for users of the memory store.
-        Pending { pending: Option<Box<Pending<S, ReqBody>>> },
-        // Waits for the inner service.
-        Calling { #[pin] future: F, counted: Option<CountedRequest> },
-        // Holds the response to a rejected request.
-        Rejected { response: Option<Response<ResponseBody<ResBody>>> },
+        pending: Option<Box<Pending<S, ReqBody>>>,
+        // The response to a rejected request.
+        rejected: Option<Response<ResponseBody<ResBody>>>,
     }
 }
 
@@ -45,12 +43,14 @@ struct Pending<S, ReqBody> {
 }
 
 impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
-    pub(crate) const fn exempt(future: F) -> Self {
-        Self { state: State::Calling { future, counted: None } }
+    /// Creates the future of a request that the inner service handles. The request is `counted`
+    /// unless it is exempt.
+    pub(crate) const fn calling(future: F, counted: Option<CountedRequest>) -> Self {
+        Self { calling: Some(future), counted, pending: None, rejected: None }
     }
 
     pub(crate) const fn rejected(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: State::Rejected { response: Some(response) } }
+        Self { calling: None, counted: None, pending: None, rejected: Some(response) }
     }
 
     pub(crate) fn pending(
@@ -61,28 +61,7 @@ impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
         context: RequestContext,
     ) -> Self {
         let pending = Box::new(Pending { decision, inner, request, limiter, context });
-        Self { state: State::Pending { pending: Some(pending) } }
-    }
-
-    pub(crate) fn decided(
-        inner: &mut S,
-        mut request: Request<ReqBody>,
-        limiter: &HttpLimiter,
-        decision: Decision,
-        context: &RequestContext,
-    ) -> Self
-    where
-        S: Service<Request<ReqBody>, Future = F>,
-    {
-        let mut extensions = HttpExtensions(request.extensions_mut());
-        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
-        let Some(denial) = denial else {
-            let future = inner.call(request);
-            return Self { state: State::Calling { future, counted: Some(counted) } };
-        };
-        let mut response = response::from_denial(denial);
-        counted.finish(&mut HttpResponse(&mut response));
-        Self::rejected(response)
+        Self { calling: None, counted: None, pending: Some(pending), rejected: None }
     }
 }
 
@@ -94,43 +73,46 @@ where
 {
     type Output = Result<Response<ResponseBody<ResBody>>, E>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            match this.state.as_mut().project() {
-                StateProj::Pending { pending } => {
-                    let waiting = pending.as_mut().expect("polled after completion");
-                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
-                    let pending = pending.take().expect("polled above");
-                    let Pending { mut inner, request, limiter, context, .. } = *pending;
-                    let next = Self::decided(&mut inner, request, &limiter, decision, &context);
-                    this.state.set(next.state);
-                }
-                StateProj::Calling { future, counted } => {
-                    let result = ready!(future.poll(cx));
-                    // If the service failed, no body holds the permit, and it is released now.
-                    let counted = counted.take();
-                    return Poll::Ready(result.map(|mut response| {
-                        let permit = counted
-                            .and_then(|counted| counted.finish(&mut HttpResponse(&mut response)));
-                        response.map(|body| ResponseBody::inner(body, permit))
-                    }));
-                }
-                StateProj::Rejected { response } => {
-                    let response = response.take().expect("polled after completion");
-                    return Poll::Ready(Ok(response));
-                }
-            }
+    // Otherwise its caller copies the response once more.
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let pending = self.as_mut().project().pending;
+        if let Some(waiting) = pending {
+            let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
+            let pending = pending.take().expect("polled above");
+            let Pending { mut inner, mut request, limiter, context, .. } = *pending;
+            let mut extensions = HttpExtensions(request.extensions_mut());
+            let next = match limiter.apply(decision, &context, &mut extensions) {
+                (counted, None) => Self::calling(inner.call(request), Some(counted)),
+                (counted, Some(denial)) => Self::rejected(response::denied(counted, denial)),
+            };
+            self.set(next);
         }
+        let this = self.project();
+        let Some(future) = this.calling.as_pin_mut() else {
+            let response = this.rejected.take().expect("polled after completion");
+            return Poll::Ready(Ok(response));
+        };
+        let mut response = match ready!(future.poll(cx)) {
+            Ok(response) => response,
+            Err(error) => {
+                // No body will hold the permit, so it is released now.
+                *this.counted = None;
+                return Poll::Ready(Err(error));
+            }
+        };
+        let counted = this.counted.take();
+        let permit = counted.and_then(|counted| counted.finish(&mut HttpResponse(&mut response)));
+        Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, permit))))
     }
 }
 
 impl<S, F, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.state {
-            State::Pending { .. } => "ResponseFuture::Pending",
-            State::Calling { .. } => "ResponseFuture::Calling",
-            State::Rejected { .. } => "ResponseFuture::Rejected",
+        f.write_str(match (&self.pending, &self.calling) {
+            (Some(_), _) => "ResponseFuture::Pending",
+            (None, Some(_)) => "ResponseFuture::Calling",
+            (None, None) => "ResponseFuture::Rejected",
         })
     }
 }

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::LazyLock;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use rl_core::adapter::{Extensions, ResponseHead};
+use rl_core::adapter::{CountedRequest, Extensions, ResponseHead};
 use rl_core::denial::Denial;
 use rl_core::headers::{FieldName, HeaderLines};
 use rl_core::{Permit, ResponseInfo};
@@ -21,21 +21,28 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        inner: Option<B>,
-        denial: Option<Vec<u8>>,
-        // Released when the body ends or is dropped.
-        permit: Option<Permit>,
+        content: Content<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = ContentProj]
+    enum Content<B> {
+        // The permit is released when the body ends or is dropped.
+        Inner { #[pin] body: B, permit: Option<Permit> },
+        Denial { text: Option<Vec<u8>> },
     }
 }
 
 impl<B> ResponseBody<B> {
     pub(crate) const fn inner(body: B, permit: Option<Permit>) -> Self {
-        Self { inner: Some(body), denial: None, permit }
+        Self { content: Content::Inner { body, permit } }
     }
 
     fn denial(body: Cow<'static, str>) -> Self {
-        let denial = if body.is_empty() { None } else { Some(body.into_owned().into_bytes()) };
-        Self { inner: None, denial, permit: None }
+        let text = if body.is_empty() { None } else { Some(body.into_owned().into_bytes()) };
+        Self { content: Content::Denial { text } }
     }
 }
 
@@ -50,26 +57,34 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
-        match this.inner.as_pin_mut() {
-            Some(body) => {
-                let frame = ready!(body.poll_frame(cx));
-                if frame.is_none() {
-                    this.permit.take();
+        match self.project().content.project() {
+            ContentProj::Inner { body, permit } => {
+                let frame = body.poll_frame(cx);
+                if matches!(frame, Poll::Ready(None)) {
+                    *permit = None;
                 }
-                Poll::Ready(frame)
+                frame
             }
-            None => Poll::Ready(this.denial.take().map(|body| Ok(Frame::data(body.into())))),
+            ContentProj::Denial { text } => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into()))))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().map_or(self.denial.is_none(), Body::is_end_stream)
+        match &self.content {
+            Content::Inner { body, .. } => body.is_end_stream(),
+            Content::Denial { text } => text.is_none(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let denial_len = || self.denial.as_ref().map_or(0, Vec::len) as u64;
-        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(denial_len()), Body::size_hint)
+        match &self.content {
+            Content::Inner { body, .. } => body.size_hint(),
+            Content::Denial { text } => {
+                SizeHint::with_exact(text.as_ref().map_or(0, Vec::len) as u64)
+            }
+        }
     }
 }
 
@@ -81,6 +96,13 @@ const DENIAL_HEADERS: usize = 8;
 /// Creates the response to a rejected request.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     with_body(denial, ResponseBody::denial)
+}
+
+/// Creates the response to a counted request that its decision denies.
+pub(crate) fn denied<B>(counted: CountedRequest, denial: Denial) -> Response<ResponseBody<B>> {
+    let mut response = from_denial(denial);
+    counted.finish(&mut HttpResponse(&mut response));
+    response
 }
 
 /// Creates the response to a rejected request, with the body that `body` creates from the text.
@@ -131,9 +153,9 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 impl<B> ResponseHead for HttpResponse<'_, B> {
     fn add_headers(&mut self, lines: &HeaderLines) {
-        let headers = self.0.headers_mut();
+        let (headers, names) = (self.0.headers_mut(), &*NAMES);
         for line in lines.iter() {
-            let name = NAMES[line.name.index()].clone();
+            let name = &names[line.name.index()];
             let value = HeaderValue::from_maybe_shared(line.value)
                 .expect("values are visible ASCII and spaces");
             if line.is_list {

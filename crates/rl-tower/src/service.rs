@@ -7,7 +7,7 @@ use rl_core::adapter::{Admission, HttpLimiter};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
-use crate::request::HttpRequest;
+use crate::request::{HttpExtensions, HttpRequest};
 use crate::response::{self, ResponseBody};
 
 /// A service behind a limiter, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -52,9 +52,9 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let context = match self.limiter.admit(&HttpRequest(&request), request.extensions().get()) {
-            Admission::Exempt => return ResponseFuture::exempt(self.inner.call(request)),
+            Admission::Exempt => return ResponseFuture::calling(self.inner.call(request), None),
             Admission::Rejected(denial) => {
                 release_readiness(&mut self.inner);
                 return ResponseFuture::rejected(response::from_denial(denial));
@@ -63,11 +63,16 @@ where
         };
         let pending = match self.limiter.decide(&HttpRequest(&request), &context) {
             MaybeReady::Ready(Some(decision)) => {
-                if !decision.is_forwarded() {
-                    release_readiness(&mut self.inner);
-                }
-                let (inner, limiter) = (&mut self.inner, &self.limiter);
-                return ResponseFuture::decided(inner, request, limiter, decision, &context);
+                let mut extensions = HttpExtensions(request.extensions_mut());
+                return match self.limiter.apply(decision, &context, &mut extensions) {
+                    (counted, None) => {
+                        ResponseFuture::calling(self.inner.call(request), Some(counted))
+                    }
+                    (counted, Some(denial)) => {
+                        release_readiness(&mut self.inner);
+                        ResponseFuture::rejected(response::denied(counted, denial))
+                    }
+                };
             }
             pending => pending,
         };

@@ -39,8 +39,8 @@ pub struct RequestContext {
 
 impl RequestContext {
     pub(super) fn new(subject: Subject, request: &dyn RequestInfo, is_nested: bool) -> Self {
-        let subject_hash = SUBJECTS.hash(&subject);
-        Self { subject, subject_hash, protocol: protocol_of(request), is_nested, parts: None }
+        let (subject_hash, protocol) = (SUBJECTS.hash(&subject), protocol_of(request));
+        Self { subject, subject_hash, protocol, is_nested, parts: None }
     }
 
     /// Creates the context of a request that is counted under rules.

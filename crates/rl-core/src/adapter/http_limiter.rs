@@ -299,8 +299,10 @@ impl HttpLimiter {
         extensions: &mut impl Extensions,
     ) -> (CountedRequest, Option<Denial>) {
         let settings = &*self.settings;
-        let outer = if context.is_nested { extensions.remove::<Decision>() } else { None };
-        decision.set_nesting(settings.limiter.id(), context.subject_hash, outer);
+        decision.set_limiter_and_subject(settings.limiter.id(), context.subject_hash);
+        if context.is_nested {
+            decision.set_outer(extensions.remove::<Decision>());
+        }
         if context.parts.is_some() || settings.partition_secret.is_some() {
             self.label(&mut decision, context);
         }
@@ -309,10 +311,12 @@ impl HttpLimiter {
             let denial = self.denial(&decision, context);
             return (counted, Some(denial));
         }
-        let outer_permit = if context.is_nested { extensions.remove::<Permit>() } else { None };
-        if let Some(permit) = self.permit(&decision, context, outer_permit) {
-            extensions.insert(permit.clone());
-            counted.hold(permit, settings.response.cost.clone());
+        if context.is_nested || self.may_need_permit(&decision, context) {
+            let outer = if context.is_nested { extensions.remove::<Permit>() } else { None };
+            if let Some(permit) = self.permit(&decision, context, outer) {
+                extensions.insert(permit.clone());
+                counted.hold(permit, settings.response.cost.clone());
+            }
         }
         extensions.insert(decision);
         if settings.exposes_subject {
@@ -359,30 +363,28 @@ impl HttpLimiter {
         }
     }
 
-    /// Returns the permit of an allowed request if it holds units of a concurrency limit, or if its
-    /// cost may change. Otherwise returns `outer`, the permit of the outer limiter.
+    /// Returns whether an allowed request may need a permit: it may hold units of a concurrency
+    /// limit, or its cost may change.
     #[inline]
+    fn may_need_permit(&self, decision: &Decision, context: &RequestContext) -> bool {
+        self.settings.settles_cost()
+            || context.parts.is_some()
+            || decision.policy().is_some_and(Policy::has_permits)
+    }
+
+    /// Returns the permit of an allowed request, if it needs one. Otherwise returns `outer`, the
+    /// permit of the outer limiter.
+    #[inline(never)]
     fn permit(
         &self,
         decision: &Decision,
         context: &RequestContext,
         outer: Option<Permit>,
     ) -> Option<Permit> {
-        let may_hold_permits = decision.policy().is_some_and(Policy::has_permits);
-        if !self.settings.settles_cost() && !may_hold_permits && context.parts.is_none() {
+        let limiter = &self.settings.limiter;
+        if !self.may_need_permit(decision, context) {
             return outer;
         }
-        self.new_permit(decision, context, outer)
-    }
-
-    #[inline(never)]
-    fn new_permit(
-        &self,
-        decision: &Decision,
-        context: &RequestContext,
-        outer: Option<Permit>,
-    ) -> Option<Permit> {
-        let limiter = &self.settings.limiter;
         let permit = match &context.parts {
             Some(parts) if !self.settings.settles_cost() && !parts.needs_permit() => return outer,
             Some(parts) => limiter.permit_of_rules(parts, decision.clone()),

@@ -79,8 +79,13 @@ pub struct CountedRequest {
     lines: HeaderLines,
     // The decision for outer layers; `None` if they do not need it.
     decision: Option<Box<Decision>>,
-    permit: Option<Permit>,
-    // How the response determines the final cost. Set only together with the permit.
+    // In a box, because most requests hold none, and every request moves this struct several times.
+    held: Option<Box<HeldPermit>>,
+}
+
+/// The permit of a request, and how the response determines the final cost.
+struct HeldPermit {
+    permit: Permit,
     final_cost: Option<FinalCost>,
 }
 
@@ -93,16 +98,14 @@ impl CountedRequest {
         Self {
             lines: settings.headers.lines(decision),
             decision: leaves_decision.then(|| Box::new(decision.clone())),
-            permit: None,
-            final_cost: None,
+            held: None,
         }
     }
 
     /// Holds `permit` until the response is complete, and sets its cost to `final_cost` of the
     /// response.
     pub(super) fn hold(&mut self, permit: Permit, final_cost: Option<FinalCost>) {
-        self.permit = Some(permit);
-        self.final_cost = final_cost;
+        self.held = Some(Box::new(HeldPermit { permit, final_cost }));
     }
 
     /// Completes the head of the response, and returns the permit of the request.
@@ -113,13 +116,15 @@ impl CountedRequest {
     ///
     /// The adapter holds the permit until the body of the response has ended.
     pub fn finish(mut self, response: &mut impl ResponseHead) -> Option<Permit> {
-        if let Some(permit) = &self.permit {
+        let permit = self.held.map(|held| {
+            let HeldPermit { permit, final_cost } = *held;
             permit.set_costs_of_response(response);
-            if let Some(cost) = &self.final_cost {
-                cost.apply(permit, response);
+            if let Some(cost) = &final_cost {
+                cost.apply(&permit, response);
             }
             permit.charge_cost_of_head();
-        }
+            permit
+        });
         // If the inner decision is at least as strict, its header lines stay. This limiter only
         // adds its list fields.
         let inner = response.extensions().remove::<Decision>().filter(is_at_least_as_strict);
@@ -134,7 +139,7 @@ impl CountedRequest {
             };
             response.extensions().insert(left);
         }
-        self.permit
+        permit
     }
 }
 

@@ -556,15 +556,9 @@ impl Decision {
                 .any(|limit| limit.is_over() && !limit.limit().is_shadow())
     }
 
-    /// Sets the limiter, the hash of the counted subject, and the decision of the outer limiter.
-    pub(crate) fn set_nesting(
-        &mut self,
-        limiter_id: usize,
-        subject_hash: u64,
-        outer: Option<Self>,
-    ) {
+    /// Sets the limiter and the hash of the counted subject.
+    pub(crate) const fn set_limiter_and_subject(&mut self, limiter_id: usize, subject_hash: u64) {
         self.limiter_and_subject = limiter_and_subject(limiter_id, subject_hash);
-        self.set_outer(outer);
     }
 
     /// Returns the same decision with another outer decision.
@@ -573,7 +567,8 @@ impl Decision {
         self
     }
 
-    fn set_outer(&mut self, outer: Option<Self>) {
+    /// Sets the decision of the outer limiter.
+    pub(crate) fn set_outer(&mut self, outer: Option<Self>) {
         if outer.is_some() {
             self.linked.get_or_new().outer = outer;
         } else if let Some(linked) = self.linked.get_mut() {

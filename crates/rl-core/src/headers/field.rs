@@ -42,32 +42,29 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// Returns whether the value of the field is known.
-    pub(super) fn is_known(self, input: &FieldInput<'_>) -> bool {
-        match self {
-            Self::Remaining | Self::Used => input.knows_counts(),
-            Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => input.knows_reset(),
-            // The dictionary is invalid if any of its members (limit, remaining, reset) is missing.
-            Self::Dictionary => input.knows_counts() && input.knows_reset(),
-            _ => true,
-        }
-    }
-
-    /// Adds the field called `name` to `lines`. A list of many limits has several lines.
-    pub(super) fn write(self, name: FieldName, input: &FieldInput<'_>, lines: &mut LineWriter) {
+    /// Adds the field called `name` to `lines`, if its value is known. A list of many limits has
+    /// several lines.
+    #[inline]
+    pub(super) fn write(&self, name: FieldName, input: &FieldInput<'_>, lines: &mut LineWriter) {
         let limit = input.governing;
-        let max = limit.configured().capacity();
+        let max = || limit.configured().capacity();
         let number = match self {
-            Self::Max => max,
+            Self::Max => max(),
+            Self::Remaining | Self::Used if !input.knows_counts() => return,
             Self::Remaining => limit.remaining(),
             Self::Used => limit.used(),
+            Self::ResetAfter | Self::ResetAt | Self::IntervalMillis if !input.knows_reset() => {
+                return;
+            }
             Self::ResetAfter => input.reset_after(),
             Self::ResetAt => input.reset_at(),
             Self::IntervalMillis => limit.limit().period().as_millis(),
             Self::Fixed(text) => return lines.add_text(name, text),
+            // The dictionary is invalid if any of its members (limit, remaining, reset) is missing.
+            Self::Dictionary if !(input.knows_counts() && input.knows_reset()) => return,
             Self::Dictionary => {
                 lines.push("limit=");
-                lines.push_number(max);
+                lines.push_number(max());
                 lines.push(", remaining=");
                 lines.push_number(limit.remaining());
                 lines.push(", reset=");
@@ -78,7 +75,7 @@ impl Field {
             Self::NamedQuotas => return input.join(name, input.listed(), named_quota, lines),
             Self::Statuses => return input.join(name, input.statuses(), status, lines),
             Self::MaxThenQuotas | Self::MaxThenCommentedQuotas => {
-                lines.push_number(max);
+                lines.push_number(max());
                 for limit in input.listed().filter(|limit| input.is_of_governing_part(limit)) {
                     lines.push(", ");
                     quota(limit, input.parameters, lines);
@@ -119,7 +116,7 @@ impl Parameters {
 /// The input of all fields of one family in one response.
 pub(super) struct FieldInput<'a> {
     decision: &'a Decision,
-    governing: LimitStatus<'a>,
+    governing: &'a LimitStatus<'a>,
     governing_only: bool,
     parameters: &'static Parameters,
 }
@@ -127,7 +124,7 @@ pub(super) struct FieldInput<'a> {
 impl<'a> FieldInput<'a> {
     pub(super) const fn new(
         decision: &'a Decision,
-        governing: LimitStatus<'a>,
+        governing: &'a LimitStatus<'a>,
         governing_only: bool,
         parameters: &'static Parameters,
     ) -> Self {

@@ -39,47 +39,64 @@ impl fmt::Display for HeaderLine {
 #[must_use]
 pub struct HeaderLines {
     lines: SmallVec<[PlacedLine; 4]>,
+    /// The values that are texts, one after the other.
     text: Bytes,
+    /// Whether only the lines of lists are left.
+    has_only_lists: bool,
 }
 
+/// A line of eight bytes. Every request moves its lines several times.
 #[derive(Clone, Copy, Debug)]
 struct PlacedLine {
     name: FieldName,
-    value: Value,
-    is_list: bool,
+    kind: LineKind,
+    /// The number, or the end of the value in the text of all lines.
+    value: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Value {
+enum LineKind {
     /// A number whose digits are in a table.
-    Small(u16),
-    /// The position in the text of all lines.
-    Text { start: u32, end: u32 },
+    SmallNumber,
+    Text,
+    ListText,
 }
 
 impl HeaderLines {
     /// Returns the lines.
     pub fn iter(&self) -> impl Iterator<Item = HeaderLine> {
-        self.lines.iter().map(|line| {
-            let value = match line.value {
-                Value::Small(number) => Bytes::from_static(digits_of(number).as_bytes()),
-                Value::Text { start, end } => self.text.slice(start as usize..end as usize),
-            };
-            HeaderLine { name: line.name, value, is_list: line.is_list }
+        let (mut lines, mut end) = (self.lines.iter(), 0);
+        std::iter::from_fn(move || {
+            loop {
+                let line = lines.next()?;
+                let (value, is_list) = match line.kind {
+                    LineKind::SmallNumber => {
+                        (Bytes::from_static(digits_of(line.value as u16).as_bytes()), false)
+                    }
+                    LineKind::Text | LineKind::ListText => {
+                        let start = std::mem::replace(&mut end, line.value as usize);
+                        (self.text.slice(start..end), matches!(line.kind, LineKind::ListText))
+                    }
+                };
+                if is_list || !self.has_only_lists {
+                    return Some(HeaderLine { name: line.name, value, is_list });
+                }
+            }
         })
     }
 
     /// Removes the lines that are not lines of lists.
-    pub(crate) fn retain_lists(&mut self) {
-        self.lines.retain(|line| line.is_list);
+    pub(crate) const fn retain_lists(&mut self) {
+        self.has_only_lists = true;
     }
 }
 
 /// Writes the lines of a response.
 pub(super) struct LineWriter {
     lines: SmallVec<[PlacedLine; 4]>,
-    // The capacity is enough for the lines of most responses.
-    text: SmallVec<[u8; 128]>,
+    // The capacity is enough for the lines of most responses. With 128 bytes, the compiler would
+    // move the text with calls of `memcpy`.
+    text: SmallVec<[u8; 96]>,
     // Where the value of the next line begins in `text`.
     start: usize,
     largest_number: u64,
@@ -91,9 +108,10 @@ impl LineWriter {
     }
 
     /// Returns the lines.
+    #[inline]
     pub(super) fn finish(self) -> HeaderLines {
         let text = if self.text.is_empty() { Bytes::new() } else { Bytes::from_owner(self.text) };
-        HeaderLines { lines: self.lines, text }
+        HeaderLines { lines: self.lines, text, has_only_lists: false }
     }
 
     /// Sets the largest number. From now on, any number above it is written as this number.
@@ -104,11 +122,8 @@ impl LineWriter {
     /// Adds a line that contains only a number.
     pub(super) fn add_number(&mut self, name: FieldName, number: u64) {
         if number < SMALL.into() {
-            self.lines.push(PlacedLine {
-                name,
-                value: Value::Small(number as u16),
-                is_list: false,
-            });
+            let value = number as u32;
+            self.lines.push(PlacedLine { name, kind: LineKind::SmallNumber, value });
         } else {
             self.push_number(number);
             self.end_line(name, false);
@@ -123,9 +138,9 @@ impl LineWriter {
 
     /// Adds a line with the text that was appended since the end of the previous line.
     pub(super) fn end_line(&mut self, name: FieldName, is_list: bool) {
-        let value = Value::Text { start: self.start as u32, end: self.text.len() as u32 };
         self.start = self.text.len();
-        self.lines.push(PlacedLine { name, value, is_list });
+        let kind = if is_list { LineKind::ListText } else { LineKind::Text };
+        self.lines.push(PlacedLine { name, kind, value: self.start as u32 });
     }
 
     /// Begins an item of the list `name`. Each line of the list begins with `first`.

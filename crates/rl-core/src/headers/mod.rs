@@ -165,13 +165,14 @@ impl Headers {
     /// Returns the header lines for `decision`, in a fixed order.
     pub fn lines(&self, decision: &Decision) -> HeaderLines {
         let mut lines = LineWriter::new();
-        if let Some(governing) = decision.governing(self.governing_limit) {
+        if let Some(governing) = &decision.governing(self.governing_limit) {
             for family in &self.families {
                 let (only, names) = (self.lists_governing_limit_only, family.parameters());
                 let input = FieldInput::new(decision, governing, only, names);
-                let fields = family.fields().iter().filter(|(_, field)| field.is_known(&input));
                 lines.set_largest_number(family.largest_number());
-                fields.for_each(|(name, field)| field.write(*name, &input, &mut lines));
+                for (name, field) in family.fields() {
+                    field.write(*name, &input, &mut lines);
+                }
             }
             lines.set_largest_number(u64::MAX);
         } else if self.shows_unlimited && is_unlimited(decision) {

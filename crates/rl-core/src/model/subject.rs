@@ -117,15 +117,13 @@ pub struct Subject {
     id: SubjectId,
 }
 
-const INLINE: usize = 40;
-
 /// The id of a [`Subject`].
 #[derive(Clone)]
 pub struct SubjectId(IdRepr);
 
 #[derive(Clone)]
 enum IdRepr {
-    Short(ArrayString<INLINE>),
+    Short(ArrayString<{ Subject::SHORT }>),
     Long(Arc<str>),
     // The digest of a text longer than `MAX_ID_LEN`.
     TooLong([u8; 16]),
@@ -137,6 +135,9 @@ enum IdRepr {
 impl Subject {
     /// The length in bytes of the longest id that is stored as text.
     pub const MAX_ID_LEN: usize = 256;
+
+    /// The length in bytes of the longest id that needs no allocation.
+    pub(crate) const SHORT: usize = 40;
 
     /// Creates a subject with a text as its id.
     #[must_use]
@@ -151,6 +152,11 @@ impl Subject {
             }
         };
         Self { realm, id: SubjectId(id) }
+    }
+
+    /// Creates a subject with a short text as its id.
+    pub(crate) const fn short(realm: Realm, id: ArrayString<{ Self::SHORT }>) -> Self {
+        Self { realm, id: SubjectId(IdRepr::Short(id)) }
     }
 
     /// Creates a subject whose id is a 128-bit digest.
@@ -407,7 +413,9 @@ mod tests {
 
     #[test]
     fn ids_of_every_length_are_kept_apart() {
-        for len in [0, 1, INLINE, INLINE + 1, Subject::MAX_ID_LEN, Subject::MAX_ID_LEN + 1, 5_000] {
+        const SHORT: usize = Subject::SHORT;
+
+        for len in [0, 1, SHORT, SHORT + 1, Subject::MAX_ID_LEN, Subject::MAX_ID_LEN + 1, 5_000] {
             let subject = Subject::consumer(&"a".repeat(len));
             assert_ne!(subject, Subject::consumer(&"a".repeat(len + 1)), "{len}");
             assert_eq!(subject, Subject::consumer(&"a".repeat(len)), "{len}");
