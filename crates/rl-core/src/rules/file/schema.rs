@@ -201,7 +201,7 @@ impl TryFrom<RawMatch> for MatchText {
 
 /// A section that the service reads itself.
 #[derive(Deserialize)]
-pub(super) struct SectionText(#[expect(dead_code, reason = "the service reads it")] IgnoredAny);
+pub(super) struct SectionText(IgnoredAny);
 
 impl JsonSchema for SectionText {
     fn inline_schema() -> bool {
