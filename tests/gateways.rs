@@ -1,6 +1,7 @@
 //! Real gateways in front of a real service, which ask the decision server. Their configurations are
 //! those of `docs/gateways/`.
 
+mod clients;
 mod programs;
 
 use std::net::Ipv4Addr;

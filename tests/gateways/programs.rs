@@ -178,6 +178,10 @@ impl DecisionServer {
     pub(super) fn kill(&mut self) {
         self.process.kill();
     }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
+    }
 }
 
 /// Starts the decision server with these limits, and its counters in memory or on this Redis.
