@@ -15,7 +15,7 @@ use crate::headers::{Headers, ResponseInfo};
 use crate::key::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo};
 use crate::limiter::{OutsideDecisions, Permit, RateLimiter};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, Realm, Subject};
+use crate::model::{Cost, Mode, Realm, Subject};
 use crate::observe::{self, RequestIds, RequestSpan};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, RequestParts, Uncounted};
@@ -239,6 +239,31 @@ impl HttpLimiter {
             self.decide_in_span(request, context)
         } else {
             self.start_decision(request, context)
+        }
+    }
+
+    /// Decides a request that is counted, in another way than [`decide`](Self::decide): without a
+    /// charge ([`Mode::Peek`]), or with a charge beyond the limits ([`Mode::Charge`]). Such a request
+    /// neither waits nor is degraded.
+    pub fn decide_in(
+        &self,
+        request: &dyn RequestInfo,
+        context: &RequestContext,
+        mode: Mode,
+    ) -> MaybeReady<Decision> {
+        let settings = &*self.settings;
+        if mode == Mode::Check {
+            return self.decide(request, context);
+        }
+        if let Some(parts) = &context.parts {
+            return settings.limiter.decide_rules(parts, mode, OverLimit::Reject, false);
+        }
+        let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        let request = settings.limiter.request(&context.subject).cost(cost);
+        match mode {
+            Mode::Check | Mode::CheckUpTo => request.check_up_to(),
+            Mode::Peek => request.peek(),
+            Mode::Charge => request.charge(),
         }
     }
 
@@ -537,7 +562,7 @@ impl HttpLimiter {
         let reserves = settings.settles_cost() || parts.settles_cost();
         // `default` applies to rules without a setting of their own.
         let default = settings.over_limit(request);
-        let decision = settings.limiter.decide_rules(parts, default, reserves);
+        let decision = settings.limiter.decide_rules(parts, Mode::Check, default, reserves);
         if !parts.may(default, |over_limit| over_limit == OverLimit::Degrade) {
             return decision;
         }

@@ -353,17 +353,18 @@ impl RateLimiter {
         self.pipeline.rules.is_some()
     }
 
-    /// Decides a request under rules. If the rules that deny it let requests wait, it waits in a
-    /// queue. `default` applies to rules without a setting of their own.
+    /// Decides a request under rules. If it is checked, and the rules that deny it let requests
+    /// wait, it waits in a queue. `default` applies to rules without a setting of their own.
     pub(crate) fn decide_rules(
         &self,
         parts: &Arc<RequestParts>,
+        mode: Mode,
         default: OverLimit,
         reserves: bool,
     ) -> MaybeReady<Decision> {
         let pipeline = &self.pipeline;
         if !pipeline.enabled {
-            let ((subject, cost), operation) = (parts.main(), pipeline.operation(Mode::Check));
+            let ((subject, cost), operation) = (parts.main(), pipeline.operation(mode));
             return pipeline.report_undecided(subject, cost, operation, Origin::Disabled);
         }
         let required = RequiredLookups::Enforced;
@@ -371,12 +372,13 @@ impl RateLimiter {
             let deadline = match found {
                 Ok(deadline) => deadline,
                 Err(error) => {
-                    let operation = pipeline.operation(Mode::Check);
+                    let operation = pipeline.operation(mode);
                     return pipeline.report_failed_lookup(parts.main(), operation, &error);
                 }
             };
-            let operation = Operation { deadline, reserves, ..pipeline.operation(Mode::Check) };
-            if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
+            let operation = Operation { deadline, reserves, ..pipeline.operation(mode) };
+            let waits = |over_limit| matches!(over_limit, OverLimit::Wait { .. });
+            if mode == Mode::Check && parts.may(default, waits) {
                 return QueuedRequest::of_rules(pipeline, parts, default, operation).check();
             }
             pipeline.decide_parts(&parts.parts(), operation)

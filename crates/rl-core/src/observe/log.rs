@@ -6,7 +6,9 @@ use std::time::Duration;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 
-use super::{DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, RequestIds};
+#[cfg(feature = "redis")]
+use super::Ended;
+use super::{DecisionEvent, Event, EventKind, EventLocation, Observer, RequestIds};
 use crate::decision::GoverningLimit;
 use crate::model::{Limit, OnFailure, StoreError};
 

@@ -36,7 +36,8 @@ pub(super) struct MatchIndex {
     /// The length of the longest segment without a parameter.
     longest_segment: usize,
     positions: HashMap<(PathKey, HostKey), Vec<usize>>,
-    len: usize,
+    /// All positions, for a request whose path may be any.
+    all: Vec<usize>,
 }
 
 /// A node of the tree of segments.
@@ -70,20 +71,24 @@ enum HostKey {
 }
 
 impl MatchIndex {
-    /// Creates the index of matches in their order. `None` matches all requests.
-    pub(super) fn new<'a>(matches: impl Iterator<Item = Option<&'a CompiledMatch>>) -> Self {
+    /// Creates the index of matches, each with its position, in their order. `None` matches all
+    /// requests.
+    pub(super) fn new<'a>(
+        matches: impl Iterator<Item = (usize, Option<&'a CompiledMatch>)>,
+    ) -> Self {
         let (hosts, positions) = Default::default();
         let nodes = vec![Node::default()];
         let (longest_host, longest_segment) = (0, 0);
-        let mut index = Self { nodes, hosts, longest_host, longest_segment, positions, len: 0 };
-        for of_position in matches {
-            index.add(of_position);
-            index.len += 1;
+        let all = Vec::new();
+        let mut index = Self { nodes, hosts, longest_host, longest_segment, positions, all };
+        for (position, of_position) in matches {
+            index.add(position, of_position);
+            index.all.push(position);
         }
         index
     }
 
-    fn add(&mut self, added: Option<&CompiledMatch>) {
+    fn add(&mut self, position: usize, added: Option<&CompiledMatch>) {
         let templates = added.and_then(CompiledMatch::templates);
         let paths = templates.map_or_else(
             || vec![PathKey::None],
@@ -96,8 +101,8 @@ impl MatchIndex {
             for host in &hosts {
                 let positions = self.positions.entry((path, *host)).or_default();
                 // Two forms of a template may end at one node.
-                if positions.last() != Some(&self.len) {
-                    positions.push(self.len);
+                if positions.last() != Some(&position) {
+                    positions.push(position);
                 }
             }
         }
@@ -141,7 +146,7 @@ impl MatchIndex {
 
     /// Returns the positions of the matches that may apply to a request, in their order.
     pub(super) fn find(&self, request: &RequestView<'_>) -> SmallVec<[usize; 8]> {
-        let Some(paths) = self.paths(request) else { return (0..self.len).collect() };
+        let Some(paths) = self.paths(request) else { return self.all.iter().copied().collect() };
         let hosts = self.hosts(request);
         let mut found = SmallVec::new();
         for path in paths {
@@ -242,7 +247,7 @@ mod tests {
         ] {
             let matches: Vec<CompiledMatch> =
                 (0..2_000).map(|number| CompiledMatch::by_peer(&of_number(number))).collect();
-            let index = MatchIndex::new(matches.iter().map(Some));
+            let index = MatchIndex::new(matches.iter().map(Some).enumerate());
             let find = |path: &str, host: &str| {
                 let request = FakeRequest::get(path).header("host", host.as_bytes());
                 index.find(&RequestView::new(&request, &client)).to_vec()
@@ -278,7 +283,7 @@ mod tests {
                 };
                 let matches = (0..count).map(|number| CompiledMatch::by_peer(&rule(number)));
                 let matches: Vec<CompiledMatch> = matches.collect();
-                let index = MatchIndex::new(matches.iter().map(Some));
+                let index = MatchIndex::new(matches.iter().map(Some).enumerate());
                 let request = FakeRequest::get(&path).header("host", b"a.u.org");
                 let request = request.header("x-forwarded-host", forwarded.as_bytes());
                 let view = RequestView::new(&request, &client);
@@ -304,7 +309,7 @@ mod tests {
             .map(|number| Match::new().path(format!("/all/é{number}-{{name}}/x")))
             .map(|one| CompiledMatch::by_peer(&one))
             .collect();
-        let index = MatchIndex::new(matches.iter().map(Some));
+        let index = MatchIndex::new(matches.iter().map(Some).enumerate());
         let client = ClientAddress::default();
         for (path, expected) in [
             ("/all/é7-a/x", &[7][..]),
@@ -393,7 +398,7 @@ mod tests {
         ) {
             let compile = |one: Option<Match>| one.map(|one| CompiledMatch::by_peer(&one));
             let matches: Vec<_> = matches.into_iter().map(compile).collect();
-            let index = MatchIndex::new(matches.iter().map(Option::as_ref));
+            let index = MatchIndex::new(matches.iter().map(Option::as_ref).enumerate());
             let client = ClientAddress::default();
             for request in &requests {
                 let view = RequestView::new(request, &client);

@@ -107,6 +107,8 @@
 mod file;
 mod host;
 mod invalid_rules;
+#[cfg(feature = "rules-file")]
+mod live_rules;
 mod match_index;
 mod over_limit;
 mod path_forms;
@@ -118,6 +120,7 @@ mod rule;
 mod rule_list;
 mod rule_set;
 mod rule_source;
+mod selector;
 #[cfg(test)]
 mod tests;
 mod valid_rule;
@@ -126,6 +129,9 @@ mod valid_rule;
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
 pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, json_schema};
 pub use invalid_rules::{InvalidMatch, InvalidRules};
+#[cfg(feature = "rules-file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
+pub use live_rules::LiveRules;
 pub use over_limit::{MissingKey, OverLimit};
 pub use request_match::Match;
 pub(crate) use rule::RequestCost;
@@ -135,4 +141,5 @@ pub use rule_set::CountingRule;
 pub(crate) use rule_set::{OfRule, RequestParts, RuleSet};
 pub(crate) use rule_source::ActiveRules;
 pub use rule_source::RuleSource;
+pub use selector::{RuleSelector, SelectedRule};
 pub(crate) use valid_rule::{Defaults, Uncounted};

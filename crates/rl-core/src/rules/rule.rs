@@ -44,6 +44,7 @@ pub struct Rule {
     pub(super) is_shadow: bool,
     pub(super) is_disclosed: Option<bool>,
     pub(super) is_name_disclosed: bool,
+    pub(super) is_selected: bool,
 }
 
 /// The limits of a rule or of a tier, not checked yet.
@@ -86,6 +87,7 @@ impl Rule {
             is_shadow: false,
             is_disclosed: None,
             is_name_disclosed: false,
+            is_selected: false,
         }
     }
 
@@ -103,6 +105,13 @@ impl Rule {
     /// Restricts the rule to requests that match. Replaces an earlier match.
     pub fn matching(mut self, matches: Match) -> Self {
         self.matches = Some(matches);
+        self
+    }
+
+    /// Leaves it to the [selector](super::Rules::select_with) of the rules which requests the rule
+    /// counts, and under which subject. Matches, exemptions and extractors of the rule do not apply.
+    pub fn selected(mut self) -> Self {
+        self.is_selected = true;
         self
     }
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::request_match::Match;
 use super::rule::Rule;
+use super::selector::RuleSelector;
 use crate::client_ip::ClientIp;
 use crate::key::{ClientAddress, Tier};
 use crate::model::Subject;
@@ -22,6 +23,7 @@ pub struct Rules {
     pub(super) exempt: Vec<Match>,
     pub(super) client: ClientAddress,
     pub(super) tier_by: Option<TierBy>,
+    pub(super) selector: Option<Arc<dyn RuleSelector>>,
     /// A warning about the file with this path, for a limiter that shares its counters.
     #[cfg(feature = "rules-file")]
     pub(super) warning_if_shared: Option<(std::path::PathBuf, String)>,
@@ -63,6 +65,12 @@ impl Rules {
         tier_by: impl Fn(&Subject) -> Option<Tier> + Send + Sync + 'static,
     ) -> Self {
         self.tier_by = Some(Arc::new(tier_by));
+        self
+    }
+
+    /// Sets the selector of the rules that are [selected](Rule::selected) instead of matched.
+    pub fn select_with(mut self, selector: impl RuleSelector) -> Self {
+        self.selector = Some(Arc::new(selector));
         self
     }
 

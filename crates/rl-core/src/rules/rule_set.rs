@@ -14,6 +14,7 @@ use super::pseudonyms::pseudonyms;
 use super::request_match::{Applies, CompiledMatch, RequestView};
 use super::rule::RuleCost;
 use super::rule_list::{Rules, TierBy};
+use super::selector::{RuleSelector, SelectedRule};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
 use crate::decision::{Decision, LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
@@ -35,6 +36,7 @@ pub(crate) struct RuleSet {
     exempt_index: MatchIndex,
     client: ClientAddress,
     tier_by: Option<TierBy>,
+    selector: Option<Arc<dyn RuleSelector>>,
     namespace: Namespace,
     /// The condition that requests are rejected because too many rules match them.
     rejections: Transition,
@@ -69,13 +71,15 @@ impl RuleSet {
         }
         let exempt = compile(&rules.exempt, &rules.client)
             .map_err(|error| InvalidRules::Match { rule: None, error })?;
+        let matched = valid.iter().enumerate().filter(|(_, rule)| !rule.is_selected);
         Ok(Self {
-            index: MatchIndex::new(valid.iter().map(|rule| rule.matches.as_ref())),
+            index: MatchIndex::new(matched.map(|(place, rule)| (place, rule.matches.as_ref()))),
             rules: valid.into(),
-            exempt_index: MatchIndex::new(exempt.iter().map(Some)),
+            exempt_index: MatchIndex::new(exempt.iter().map(Some).enumerate()),
             exempt,
             client: rules.client.clone(),
             tier_by: rules.tier_by.clone(),
+            selector: rules.selector.clone(),
             namespace: namespace.clone(),
             rejections: Transition::new(TOO_MANY_PERIOD),
             uncounted_in_shadow: Transition::new(TOO_MANY_PERIOD),
@@ -98,11 +102,14 @@ impl RuleSet {
         defaults: &Defaults<'_>,
     ) -> Result<Option<RequestParts>, Uncounted<'_>> {
         let view = self.view(request);
-        if self.is_exempt(&view) {
+        let selector = self.selector.as_deref();
+        let is_matched = selector.is_none_or(|selector| !selector.selects_all(request));
+        if is_matched && self.is_exempt(&view) {
             return Ok(None);
         }
         let mut parts = ArrayVec::new();
-        for place in self.index.find(&view) {
+        let found = is_matched.then(|| self.index.find(&view));
+        for place in found.into_iter().flatten() {
             let rule = &self.rules[place];
             let missing = rule.on_missing_key.unwrap_or(defaults.on_missing_key);
             let subject = match rule.subject(&view, missing) {
@@ -119,14 +126,57 @@ impl RuleSet {
                     return Err(uncounted);
                 }
             };
-            let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
-            let part = RulePart { place, tier, subject, cost };
-            if let Err(error) = parts.try_push(part) {
-                self.push_to_full(&mut parts, error.element(), request)?;
-            }
+            let part = RulePart {
+                place,
+                tier: self.tier(rule, request, &subject),
+                subject,
+                cost,
+                policy: None,
+            };
+            self.push(&mut parts, part, request)?;
+        }
+        if let Some(selector) = selector {
+            self.select(selector, &mut parts, request, defaults)?;
         }
         Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
+    }
+
+    /// Adds the parts of the rules that the selector selects for a request.
+    fn select(
+        &self,
+        selector: &dyn RuleSelector,
+        parts: &mut ArrayVec<RulePart, { Part::MAX }>,
+        request: &dyn RequestInfo,
+        defaults: &Defaults<'_>,
+    ) -> Result<(), Uncounted<'static>> {
+        let mut pushed = Ok(());
+        selector.select(request, &mut |selected| {
+            let SelectedRule { place, subject, cost, policy } = selected;
+            let (Some(rule), Ok(())) = (self.rules.get(place), pushed) else { return };
+            let cost = cost.unwrap_or_else(|| rule.cost(request, defaults));
+            let tier = self.tier(rule, request, &subject);
+            let part = RulePart { place, tier, subject, cost, policy };
+            pushed = self.push(parts, part, request);
+        });
+        pushed
+    }
+
+    /// Adds a part to those of a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request has too many parts.
+    fn push(
+        &self,
+        parts: &mut ArrayVec<RulePart, { Part::MAX }>,
+        part: RulePart,
+        request: &dyn RequestInfo,
+    ) -> Result<(), Uncounted<'static>> {
+        match parts.try_push(part) {
+            Ok(()) => Ok(()),
+            Err(error) => self.push_to_full(parts, error.element(), request),
+        }
     }
 
     /// Adds a part to those of a request that has as many as a decision can have: a rule that is
@@ -255,7 +305,7 @@ impl RuleSet {
     ) -> Option<RequestParts> {
         let place = self.rules.iter().position(|rule| &*rule.name == of.rule)?;
         let tier = self.tier_in_rule(&self.rules[place], of);
-        let part = RulePart { place, tier, subject: of.subject.clone(), cost };
+        let part = RulePart { place, tier, subject: of.subject.clone(), cost, policy: None };
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
@@ -341,12 +391,20 @@ struct RulePart {
     tier: Option<usize>,
     subject: Subject,
     cost: Cost,
+    // The policy that a selector has set in place of the rule's.
+    policy: Option<Policy>,
+}
+
+impl RulePart {
+    /// Returns the policy of the part, unless a source has to find it.
+    fn policy<'a>(&'a self, rule: &'a ValidRule) -> Option<&'a Policy> {
+        self.policy.as_ref().or_else(|| rule.limits(self.tier).policy())
+    }
 }
 
 impl RequestParts {
     fn new(set: &Arc<RuleSet>, parts: ArrayVec<RulePart, { Part::MAX }>) -> Self {
-        let has_source =
-            |part: &RulePart| set.rules[part.place].limits(part.tier).policy().is_none();
+        let has_source = |part: &RulePart| part.policy(&set.rules[part.place]).is_none();
         let lookups = if parts.iter().any(has_source) { parts.len() } else { 0 };
         let found = (0..lookups).map(|_| OnceLock::new()).collect();
         Self { set: Arc::clone(set), parts, found }
@@ -358,7 +416,7 @@ impl RequestParts {
         let parts = self.parts.iter().zip(&self.found).enumerate();
         parts.filter_map(|(index, (part, found))| {
             match self.set.rules[part.place].limits(part.tier) {
-                ValidLimits::Source(source) if found.get().is_none() => {
+                ValidLimits::Source(source) if part.policy.is_none() && found.get().is_none() => {
                     Some((index, &**source, &part.subject))
                 }
                 ValidLimits::Source(_) | ValidLimits::Policy(_) => None,
@@ -394,7 +452,7 @@ impl RequestParts {
         self.parts.iter().enumerate().filter_map(|(index, part)| {
             let rule = &self.set.rules[part.place];
             let found = || self.found.get(index)?.get()?.as_ref();
-            let policy = rule.limits(part.tier).policy().or_else(found)?;
+            let policy = part.policy(rule).or_else(found)?;
             Some((part, rule, policy))
         })
     }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 #[cfg(feature = "rules-file")]
 use super::file::RulesFile;
 use super::invalid_rules::InvalidRules;
+#[cfg(feature = "rules-file")]
+use super::live_rules::LiveRules;
 use super::rule_list::Rules;
 use super::rule_set::RuleSet;
 use crate::observe::EventKind;
@@ -22,6 +24,8 @@ enum Source {
     Fixed(Rules),
     #[cfg(feature = "rules-file")]
     File(RulesFile),
+    #[cfg(feature = "rules-file")]
+    Live(LiveRules),
 }
 
 #[cfg(feature = "rules-file")]
@@ -35,6 +39,13 @@ impl From<RulesFile> for RuleSource {
 impl From<&RulesFile> for RuleSource {
     fn from(file: &RulesFile) -> Self {
         Self(Source::File(file.clone()))
+    }
+}
+
+#[cfg(feature = "rules-file")]
+impl From<&LiveRules> for RuleSource {
+    fn from(rules: &LiveRules) -> Self {
+        Self(Source::Live(rules.clone()))
     }
 }
 
@@ -72,6 +83,8 @@ impl RuleSource {
                 let rules = file.subscribe(namespace, is_shared)?;
                 Ok(ActiveRules::Watched { rules, file })
             }
+            #[cfg(feature = "rules-file")]
+            Source::Live(live) => Ok(ActiveRules::Live { rules: live.subscribe(namespace)?, live }),
         }
     }
 }
@@ -82,6 +95,8 @@ impl fmt::Debug for RuleSource {
             Source::Fixed(rules) => rules.fmt(f),
             #[cfg(feature = "rules-file")]
             Source::File(file) => file.fmt(f),
+            #[cfg(feature = "rules-file")]
+            Source::Live(rules) => rules.fmt(f),
         }
     }
 }
@@ -95,6 +110,11 @@ pub(crate) enum ActiveRules {
         // Keeps the file watched as long as the limiter lives.
         file: RulesFile,
     },
+    #[cfg(feature = "rules-file")]
+    Live {
+        rules: Arc<arc_swap::ArcSwap<RuleSet>>,
+        live: LiveRules,
+    },
 }
 
 impl ActiveRules {
@@ -103,7 +123,7 @@ impl ActiveRules {
         match self {
             Self::Fixed(rules) => Arc::clone(rules),
             #[cfg(feature = "rules-file")]
-            Self::Watched { rules, .. } => rules.load_full(),
+            Self::Watched { rules, .. } | Self::Live { rules, .. } => rules.load_full(),
         }
     }
 
@@ -114,6 +134,8 @@ impl ActiveRules {
             Self::Fixed(_) => drop(on_change),
             #[cfg(feature = "rules-file")]
             Self::Watched { rules, file } => file.on_change(rules, on_change),
+            #[cfg(feature = "rules-file")]
+            Self::Live { rules, live } => live.on_change(rules, on_change),
         }
     }
 
@@ -124,15 +146,17 @@ impl ActiveRules {
             Self::Fixed(_) => drop(on_reading),
             #[cfg(feature = "rules-file")]
             Self::Watched { rules, file } => file.on_reading(rules, on_reading),
+            #[cfg(feature = "rules-file")]
+            Self::Live { .. } => drop(on_reading),
         }
     }
 
     /// Returns the readings of the file, if the rules are in one.
     pub(crate) fn file_stats(&self) -> Option<RulesFileStats> {
         match self {
-            Self::Fixed(_) => None,
             #[cfg(feature = "rules-file")]
             Self::Watched { file, .. } => Some(file.stats()),
+            _ => None,
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct ValidRule {
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
     pub(super) is_disclosed: bool,
+    /// Whether the selector of the rules selects it. It then has no match of its own.
+    pub(super) is_selected: bool,
     // The name, and what clients read in its place.
     pub(super) label: Arc<RuleLabel>,
 }
@@ -117,7 +119,8 @@ impl ValidRule {
             on_over_limit: rule.on_over_limit,
             on_missing_key: rule.on_missing_key,
             is_shadow: rule.is_shadow,
-            is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty()),
+            is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty() || rule.is_selected),
+            is_selected: rule.is_selected,
             name: Arc::clone(&rule.name),
             label: Arc::new(label),
         };
@@ -156,7 +159,8 @@ impl ValidRule {
     /// Returns whether each request has a part under the rule, except for requests without a key
     /// that a layer allows.
     pub(super) fn counts_all(&self) -> bool {
-        self.matches.as_ref().is_none_or(CompiledMatch::is_unconditional)
+        !self.is_selected
+            && self.matches.as_ref().is_none_or(CompiledMatch::is_unconditional)
             && self.exempt.is_empty()
             && self.on_missing_key != Some(MissingKey::Allow)
     }

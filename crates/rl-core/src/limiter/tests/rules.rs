@@ -11,7 +11,7 @@ use crate::decision::{Decision, Origin};
 use crate::key::fake_request::FakeRequest;
 use crate::key::{ClientAddress, CountedAs, Header, Identified, KeyExtractor as _, Route, Tier};
 use crate::limiter::{RateLimiter, RateLimiterBuilder, ResetError};
-use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
+use crate::model::{Cost, FailureKind, Limit, Mode, Realm, Subject};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Rule, Rules};
 use crate::source::PolicySource as _;
@@ -40,7 +40,8 @@ async fn decide_request(limiter: &RateLimiter, request: &FakeRequest) -> Decisio
     let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
     let rules = limiter.rules().unwrap();
     let parts = rules.parts_of(request, &defaults);
-    limiter.decide_rules(&Arc::new(parts.unwrap().unwrap()), OverLimit::Reject, false).await
+    let parts = Arc::new(parts.unwrap().unwrap());
+    limiter.decide_rules(&parts, Mode::Check, OverLimit::Reject, false).await
 }
 
 /// Fault: a limiter that was switched off looked policies up, and rejected requests if that failed.

@@ -18,7 +18,7 @@ use super::thread::{ReadingHandler, Requests};
 use crate::key::KeySecret;
 use crate::observe::{self, Event, EventKind, EventLocation};
 use crate::rules::invalid_rules::InvalidRules;
-use crate::rules::rule_list::Rules;
+use crate::rules::live_rules::LiveRules;
 use crate::rules::rule_set::RuleSet;
 use crate::store::Namespace;
 use crate::time::Timestamp;
@@ -82,6 +82,7 @@ pub(super) struct FollowedFile {
     path: PathBuf,
     timing: Timing,
     disk: Arc<dyn Disk>,
+    rules: LiveRules,
     state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
     /// The present reading; `None` while the thread waits.
@@ -100,7 +101,6 @@ struct Busy {
 }
 
 struct FollowedState {
-    rules: Rules,
     secret: KeySecret,
     /// The warnings of the content, and the one about its secret, if counters are shared.
     warnings: Vec<String>,
@@ -110,16 +110,11 @@ struct FollowedState {
 
 /// A limiter whose rules change with the file.
 struct Subscription {
-    namespace: Namespace,
     rules: Weak<ArcSwap<RuleSet>>,
     /// Whether the limiter shares its counters with other processes.
     is_shared: bool,
-    on_change: Option<OnChange>,
     on_reading: Option<OnReading>,
 }
-
-/// A function that gets the rules of a limiter after each change.
-type OnChange = Box<dyn Fn(&RuleSet) + Send>;
 
 /// A function that gets an event after each reading that applied or refused the file.
 type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
@@ -130,12 +125,6 @@ impl FollowedState {
         let is_shared = self.limiters.iter().any(|limiter| limiter.is_shared);
         let of_secret = self.warning_if_shared.iter().filter(|_| is_shared);
         self.warnings.iter().chain(of_secret).cloned().collect()
-    }
-
-    /// Returns the subscription of the limiter with these rules.
-    fn subscription(&mut self, rules: &Arc<ArcSwap<RuleSet>>) -> Option<&mut Subscription> {
-        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
-        self.limiters.iter_mut().find(is_same)
     }
 }
 
@@ -161,13 +150,8 @@ impl FollowedFile {
             path,
             timing,
             disk,
-            state: Mutex::new(FollowedState {
-                rules,
-                secret,
-                warnings,
-                warning_if_shared,
-                limiters,
-            }),
+            rules: LiveRules::new(rules),
+            state: Mutex::new(FollowedState { secret, warnings, warning_if_shared, limiters }),
             status: watch::Sender::new(status),
             busy: Mutex::default(),
             requests,
@@ -216,24 +200,25 @@ impl FollowedFile {
         namespace: &Namespace,
         is_shared: bool,
     ) -> Result<Arc<ArcSwap<RuleSet>>, InvalidRules> {
+        let rules = self.rules.subscribe(namespace)?;
         let mut state = self.state();
-        let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
-        let (namespace, weak) = (namespace.clone(), Arc::downgrade(&rules));
-        let (on_change, on_reading) = Default::default();
-        let limiter = Subscription { namespace, rules: weak, is_shared, on_change, on_reading };
+        let limiter = Subscription { rules: Arc::downgrade(&rules), is_shared, on_reading: None };
         state.limiters.push(limiter);
         self.set_warnings(state.warnings());
         Ok(rules)
     }
 
-    pub(super) fn on_change(&self, rules: &Arc<ArcSwap<RuleSet>>, on_change: OnChange) {
-        if let Some(limiter) = self.state().subscription(rules) {
-            limiter.on_change = Some(on_change);
-        }
+    pub(super) fn on_change(
+        &self,
+        rules: &Arc<ArcSwap<RuleSet>>,
+        on_change: impl Fn(&RuleSet) + Send + 'static,
+    ) {
+        self.rules.on_change(rules, on_change);
     }
 
     pub(super) fn on_reading(&self, rules: &Arc<ArcSwap<RuleSet>>, on_reading: OnReading) {
-        if let Some(limiter) = self.state().subscription(rules) {
+        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
+        if let Some(limiter) = self.state().limiters.iter_mut().find(is_same) {
             limiter.on_reading = Some(on_reading);
         }
     }
@@ -249,34 +234,12 @@ impl FollowedFile {
     /// Applies valid content to all limiters, or to none of them.
     fn apply(&self, content: Content) -> Result<(), RulesFileError> {
         let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
-        let mut valid = Vec::new();
-        let mut state = loop {
-            let mut state = self.state();
-            state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
-            let new = state.limiters.iter().filter(|limiter| find(&valid, limiter).is_none());
-            let new: Vec<_> = new.map(|one| (one.rules.clone(), one.namespace.clone())).collect();
-            if new.is_empty() {
-                break state;
-            }
-            // Large rule sets take a while, so they are built without the lock.
-            drop(state);
-            for (limiter, namespace) in new {
-                let set = RuleSet::new(&rules, &namespace).map_err(|error| {
-                    RulesFileError::new(&self.path, None, FileFailure::Rules(error))
-                })?;
-                valid.push((limiter, Arc::new(set)));
-            }
-        };
-        for limiter in &state.limiters {
-            let Some(set) = find(&valid, limiter) else { continue };
-            if let Some(on_change) = &limiter.on_change {
-                on_change(set);
-            }
-            if let Some(current) = limiter.rules.upgrade() {
-                current.store(Arc::clone(set));
-            }
-        }
-        (state.rules, state.secret) = (rules, secret);
+        self.rules
+            .replace(rules)
+            .map_err(|error| RulesFileError::new(&self.path, None, FileFailure::Rules(error)))?;
+        let mut state = self.state();
+        state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
+        state.secret = secret;
         (state.warnings, state.warning_if_shared) = (warnings, warning_if_shared);
         let warnings = state.warnings();
         self.set_warnings(warnings);
@@ -309,15 +272,6 @@ impl FollowedFile {
         });
         error
     }
-}
-
-/// The rule sets of limiters, each with the limiter that it belongs to.
-type ValidSets = Vec<(Weak<ArcSwap<RuleSet>>, Arc<RuleSet>)>;
-
-/// Returns the rule set that belongs to the limiter.
-fn find<'a>(valid: &'a ValidSets, limiter: &Subscription) -> Option<&'a Arc<RuleSet>> {
-    let found = valid.iter().find(|(rules, _)| rules.ptr_eq(&limiter.rules));
-    found.map(|(_, set)| set)
 }
 
 impl ReadingHandler for FollowedFile {

@@ -28,9 +28,16 @@ pub(super) struct Additions {
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
     pub(super) sources: Vec<(String, Arc<dyn PolicySource>)>,
     pub(super) tier_by: Option<TierBy>,
+    /// Reads the sections of the service.
+    pub(super) sections: Option<ReadSections>,
     /// The secret with which API keys are hashed if the file sets none.
     pub(super) secret: KeySecret,
 }
+
+/// A function that adds the rules in the sections of the service to those of a file. It gets the path
+/// and the text of the file. Its error is the reason for which the file is refused.
+pub(super) type ReadSections =
+    Arc<dyn Fn(&Path, &str, Rules) -> Result<Rules, String> + Send + Sync>;
 
 /// The content of a valid file.
 pub(super) struct Content {
@@ -149,8 +156,17 @@ pub(super) fn convert(
     let has_end = file.end.is_some();
     let version = version(bytes, keys.map(|(_, bytes)| bytes));
     let known_keys = known_keys.map(Arc::new);
+    let section = file.section();
     let (rules, store) = convert_rules(file, &key_secret, known_keys, additions)
         .map_err(|error| fail(find(&text, &error.rule, &error.name), error.reason))?;
+    let rules = match (&additions.sections, section) {
+        (Some(read), _) => read(path, &text, rules).map_err(|reason| fail(None, reason))?,
+        (None, None) => rules,
+        (None, Some(section)) => {
+            let reason = format!("{section}: this service does not read the section");
+            return Err(fail(find(&text, section, section), reason));
+        }
+    };
     RuleSet::new(&rules, &Namespace::default()).map_err(|error| {
         let place = match &error {
             InvalidRules::Cost { rule, .. } | InvalidRules::Estimate { rule } => {

@@ -115,6 +115,17 @@ impl RulesFileBuilder {
         self
     }
 
+    /// Lets the service read the sections `server` and `domains` of the file, which are refused
+    /// otherwise. `read` gets the path and the text of each version, and returns the rules with
+    /// those that the sections add. An error is the reason for which the version is refused.
+    pub fn sections(
+        mut self,
+        read: impl Fn(&Path, &str, Rules) -> Result<Rules, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.additions.sections = Some(Arc::new(read));
+        self
+    }
+
     /// Sets the time between two readings that have to agree, at least 10 ms. Defaults to a second.
     ///
     /// A file that is written with shorter gaps is never applied half-written. A longer pause suits
@@ -186,8 +197,13 @@ impl RulesFile {
     /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
         let secret = KeySecret::random();
-        let additions =
-            Additions { extractors: Vec::new(), sources: Vec::new(), tier_by: None, secret };
+        let additions = Additions {
+            extractors: Vec::new(),
+            sources: Vec::new(),
+            tier_by: None,
+            sections: None,
+            secret,
+        };
         RulesFileBuilder {
             path: path.as_ref().to_owned(),
             additions,
@@ -296,7 +312,7 @@ impl RulesFile {
         rules: &Arc<ArcSwap<RuleSet>>,
         on_change: impl Fn(&RuleSet) + Send + 'static,
     ) {
-        self.0.file.on_change(rules, Box::new(on_change));
+        self.0.file.on_change(rules, on_change);
     }
 
     /// Sets the function that gets the events of the file, for the limiter with these `rules`. It

@@ -40,7 +40,14 @@ pub(super) struct FileText {
     /// The requests that no rule counts.
     #[serde(default)]
     pub(super) exempt: Vec<MatchText>,
+    /// The settings of the server that reads the file.
+    #[serde(default)]
+    pub(super) server: Option<SectionText>,
+    /// The limits of the descriptors that gateways send, by domain.
+    #[serde(default)]
+    pub(super) domains: Option<SectionText>,
     /// The rules by name. A request is charged under all that match it, or under none.
+    #[serde(default)]
     pub(super) rules: Named<RuleName, RuleText>,
     /// The mark of a complete file: `end: true` as the last line, in TOML `[end]`. Once a version
     /// has it, a version without it is refused.
@@ -49,6 +56,15 @@ pub(super) struct FileText {
 }
 
 impl FileText {
+    /// Returns the name of the first section that only a service can read.
+    pub(super) const fn section(&self) -> Option<&'static str> {
+        match (&self.server, &self.domains) {
+            (Some(_), _) => Some("server"),
+            (_, Some(_)) => Some("domains"),
+            (None, None) => None,
+        }
+    }
+
     /// Returns the path of the file of keys, and that path as errors show it. A relative path is
     /// beside the rule file.
     pub(super) fn path_of_keys(&self, rules: &Path) -> Option<(PathBuf, PathBuf)> {
@@ -180,6 +196,24 @@ impl TryFrom<RawMatch> for MatchText {
             );
         }
         Ok(Self(matches))
+    }
+}
+
+/// A section that the service reads itself.
+#[derive(Deserialize)]
+pub(super) struct SectionText(IgnoredAny);
+
+impl JsonSchema for SectionText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "section".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object" })
     }
 }
 

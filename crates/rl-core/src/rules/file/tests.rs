@@ -244,7 +244,7 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
         ),
         (
             "rule: {}",
-            "1:1: unknown field `rule`, expected one of store, secret, keys, proxies, exempt, rules",
+            "1:1: unknown field `rule`, expected one of store, secret, keys, proxies, exempt, server, domains, rules",
         ),
         ("proxies: [a]\nrules:\n  a: { limits: 1/day }", "1:11: trusted proxy \"a\": expected"),
         (

@@ -44,7 +44,13 @@ const FIELDS: &[&str] = &[
 /// Returns what a file shows: its error, or the `Debug` texts and warnings of its content.
 fn shown(text: &str) -> String {
     let (extractors, sources) = (Vec::new(), Vec::new());
-    let additions = Additions { extractors, sources, tier_by: None, secret: KeySecret::random() };
+    let additions = Additions {
+        extractors,
+        sources,
+        tier_by: None,
+        sections: None,
+        secret: KeySecret::random(),
+    };
     let path = std::path::Path::new("limits.yaml");
     let content = read_text(path, text.as_bytes(), false)
         .and_then(|file| convert(path, text.as_bytes(), file, None, &additions))

@@ -103,7 +103,7 @@ impl Disk for TestDisk {
 fn reader(disk: &Arc<TestDisk>, path: impl Into<PathBuf>) -> FileReader {
     let secret = KeySecret::random();
     let (extractors, sources) = (Vec::new(), Vec::new());
-    let additions = Additions { extractors, sources, tier_by: None, secret };
+    let additions = Additions { extractors, sources, tier_by: None, sections: None, secret };
     FileReader::new(path.into(), Arc::new(additions), disk.clone(), Timing::with_pause(PAUSE))
 }
 

@@ -1,0 +1,148 @@
+//! Calls of Envoy's service, decided in memory.
+
+use indexmap::IndexMap;
+use rl_core::RateLimiter;
+use rl_core::adapter::HttpLimiter;
+use rl_core::rules::Rules;
+
+use super::EnvoyService;
+use super::messages::{
+    Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Unit,
+};
+use crate::domains::{Charge, DomainRule, compile};
+use crate::service::DecisionService;
+
+/// Creates a service with these rules of the domain `edge`.
+fn service(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> EnvoyService {
+    let rules: IndexMap<_, _> =
+        rules.into_iter().map(|(name, rule)| (name.to_owned(), rule)).collect();
+    let domains = IndexMap::from([("edge".to_owned(), rules)]);
+    let rules = compile(&domains, Rules::new()).unwrap();
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    EnvoyService::new(DecisionService::new(HttpLimiter::new(limiter)))
+}
+
+fn rule(descriptor: &[&str], limits: &[&str]) -> DomainRule {
+    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+    DomainRule { descriptor: texts(descriptor), limits: texts(limits), ..DomainRule::default() }
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entries = entries
+        .iter()
+        .map(|(key, value)| Entry { key: (*key).to_owned(), value: (*value).to_owned() });
+    RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
+}
+
+async fn call(
+    service: &EnvoyService,
+    descriptors: &[RateLimitDescriptor],
+) -> (Code, RateLimitResponse) {
+    let request = RateLimitRequest {
+        domain: "edge".into(),
+        descriptors: descriptors.to_vec(),
+        hits_addend: 0,
+    };
+    let response = service.should_rate_limit(request).await.unwrap();
+    (response.overall_code(), response)
+}
+
+#[tokio::test]
+async fn all_descriptors_are_charged_or_none() {
+    let service = service([
+        ("address", rule(&["remote_address"], &["2/minute"])),
+        ("user", rule(&["user"], &["5/minute", "100/day"])),
+    ]);
+    let both = [descriptor(&[("remote_address", "192.0.2.1")]), descriptor(&[("user", "alice")])];
+    for remaining in [(1, 4), (0, 3)] {
+        let (code, response) = call(&service, &both).await;
+        assert_eq!(code, Code::Ok);
+        let left: Vec<u32> = response.statuses.iter().map(|one| one.limit_remaining).collect();
+        assert_eq!(left, [remaining.0, remaining.1]);
+    }
+    let (code, response) = call(&service, &both).await;
+    assert_eq!(code, Code::OverLimit);
+    assert_eq!(response.statuses[0].code(), Code::OverLimit);
+    let limit = response.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit()), (2, Unit::Minute));
+    assert_eq!(response.statuses[1].code(), Code::Ok);
+    let retry = response.response_headers_to_add.iter().find(|header| header.key == "retry-after");
+    assert!(retry.is_some(), "{response:?}");
+    assert!(!response.raw_body.is_empty());
+
+    // The denial charged nothing to the user.
+    let (_, response) = call(&service, &both[1..]).await;
+    assert_eq!(response.statuses[0].limit_remaining, 2);
+}
+
+#[tokio::test]
+async fn statuses_are_aligned_with_descriptors_also_without_a_rule_or_a_limit() {
+    let service =
+        service([("open", rule(&["path=/open"], &[])), ("user", rule(&["user"], &["1/minute"]))]);
+    let descriptors = [
+        descriptor(&[("unknown", "x")]),
+        descriptor(&[("path", "/open")]),
+        descriptor(&[("user", "bob")]),
+    ];
+    let (code, response) = call(&service, &descriptors).await;
+    assert_eq!((code, response.statuses.len()), (Code::Ok, 3));
+    assert!(response.statuses[0].current_limit.is_none());
+    assert_eq!(response.statuses[1].limit_remaining, u32::MAX);
+    assert_eq!(response.statuses[2].limit_remaining, 0);
+    let (code, response) = call(&service, &descriptors).await;
+    assert_eq!(code, Code::OverLimit);
+    let codes: Vec<Code> = response.statuses.iter().map(|one| one.code()).collect();
+    assert_eq!(codes, [Code::Ok, Code::Ok, Code::OverLimit]);
+}
+
+#[tokio::test]
+async fn the_cost_and_the_limit_of_a_descriptor_replace_those_of_its_rule() {
+    let service = service([("user", rule(&["user"], &["10/minute"]))]);
+    let mut one = descriptor(&[("user", "carol")]);
+    one.hits_addend = Some(4);
+    let (_, response) = call(&service, &[one.clone()]).await;
+    assert_eq!(response.statuses[0].limit_remaining, 6);
+    one.hits_addend = Some(0);
+    let (_, response) = call(&service, &[one.clone()]).await;
+    assert_eq!(response.statuses[0].limit_remaining, 6, "a cost of 0 charges nothing");
+    one.hits_addend = None;
+    one.limit = Some(RateLimitOverride { requests_per_unit: 1, unit: Unit::Hour.into() });
+    assert_eq!(call(&service, &[one.clone()]).await.0, Code::Ok);
+    assert_eq!(call(&service, &[one]).await.0, Code::OverLimit);
+}
+
+/// Fault: with "a denial charges nothing", a last charge of 5 000 tokens on 100 remaining ones would
+/// be refused, and the budget would never be exhausted.
+#[tokio::test]
+async fn a_rule_that_is_charged_after_the_request_is_charged_beyond_its_limits() {
+    let tokens = DomainRule { charge: Charge::After, ..rule(&["user"], &["100/hour"]) };
+    let service = service([("tokens", tokens)]);
+    let mut before = descriptor(&[("user", "dave")]);
+    before.hits_addend = Some(0);
+    let mut after = before.clone();
+    after.hits_addend = Some(5_000);
+    assert_eq!(call(&service, &[before.clone()]).await.0, Code::Ok);
+    call(&service, &[after]).await;
+    assert_eq!(call(&service, &[before]).await.0, Code::OverLimit);
+}
+
+#[tokio::test]
+async fn a_rule_in_shadow_answers_ok_and_is_named_in_the_metadata() {
+    let shadow = DomainRule { shadow: true, ..rule(&["user"], &["1/hour"]) };
+    let service = service([("trial", shadow)]);
+    let user = [descriptor(&[("user", "erin")])];
+    let (code, response) = call(&service, &user).await;
+    assert_eq!((code, response.dynamic_metadata), (Code::Ok, None));
+    let (code, response) = call(&service, &user).await;
+    assert_eq!(code, Code::Ok);
+    let metadata = format!("{:?}", response.dynamic_metadata.unwrap());
+    assert!(metadata.contains("edge.trial"), "{metadata}");
+}
+
+#[tokio::test]
+async fn an_unknown_domain_is_allowed() {
+    let service = service([("user", rule(&["user"], &["1/hour"]))]);
+    let request = RateLimitRequest { domain: "other".into(), ..RateLimitRequest::default() };
+    let response = service.should_rate_limit(request).await.unwrap();
+    assert_eq!(response.overall_code(), Code::Ok);
+}

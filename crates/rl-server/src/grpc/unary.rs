@@ -1,0 +1,37 @@
+//! The glue between a method of a gRPC service and a function.
+
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use http_body::Body;
+use prost::Message;
+use tonic::body::Body as TonicBody;
+use tonic::codegen::StdError;
+use tonic::server::Grpc;
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+
+/// Decodes the message of a call, and encodes the message that `handle` returns.
+pub(super) async fn unary<B, In, Out, Fut>(
+    request: Request<B>,
+    handle: impl Fn(In) -> Fut + Clone + Send,
+) -> Response<TonicBody>
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+    In: Message + Default + Send + 'static,
+    Out: Message + Send + 'static,
+    Fut: Future<Output = Result<Out, Status>> + Send,
+{
+    let call = tower::service_fn(move |request: tonic::Request<In>| {
+        let answer = handle(request.into_inner());
+        async { answer.await.map(tonic::Response::new) }
+    });
+    Grpc::new(ProstCodec::<Out, In>::default()).unary(call, request).await
+}
+
+/// Returns the response to a method that the service does not have.
+#[expect(clippy::unnecessary_wraps, reason = "the error type of a service")]
+pub(super) fn unimplemented() -> Result<Response<TonicBody>, Infallible> {
+    Ok(Status::new(Code::Unimplemented, "no such method").into_http())
+}

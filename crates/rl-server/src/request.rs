@@ -1,0 +1,216 @@
+//! A request as a gateway describes it.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use http::HeaderMap;
+use rl_core::key::RequestInfo;
+use rl_core::{Limit, Subject};
+
+/// The request of a client, as a gateway describes it to the server.
+///
+/// Rules match it by its method, path, host and headers, as they match the requests of a web
+/// service. Its [`Selection`] says which rules count it besides.
+#[derive(Debug, Default)]
+pub struct GatewayRequest {
+    /// The method; `GET` if it is empty.
+    pub method: String,
+    /// The path as the client has sent it.
+    pub path: String,
+    /// The text after the `?`.
+    pub query: Option<String>,
+    /// The host that the client asks for.
+    pub host: Option<String>,
+    /// The headers of the client.
+    pub headers: HeaderMap,
+    /// The address of the client, or of the gateway if the headers name that of the client.
+    pub peer: Option<IpAddr>,
+    /// The consumer, user or key that the gateway has authenticated.
+    pub identified: Option<Subject>,
+    /// The rules that count the request beside those that match it.
+    pub selection: Selection,
+    selected: Mutex<Vec<SelectedPart>>,
+}
+
+/// The rules that count a request beside those that match it.
+#[derive(Debug, Default)]
+pub enum Selection {
+    /// None.
+    #[default]
+    Matching,
+    /// The rules of the request's descriptors.
+    Descriptors(Descriptors, Phase),
+    /// These rules alone.
+    Rules(Vec<RuleSubject>),
+}
+
+/// The descriptors of a request to Envoy's rate limit service.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptors {
+    /// The domain, which has rules of its own.
+    pub domain: String,
+    /// The descriptors.
+    pub list: Vec<Descriptor>,
+    /// The cost of descriptors without a cost of their own.
+    pub hits: u64,
+}
+
+/// A list of keys and values, by which the rule of a descriptor is found.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptor {
+    /// The entries, in their order.
+    pub entries: Vec<(String, String)>,
+    /// The limit that the gateway sets in place of the rule's.
+    pub limit: Option<Limit>,
+    /// The cost under the rule of this descriptor.
+    pub hits: Option<u64>,
+}
+
+/// The descriptors of a request that are decided in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Those whose rules are charged before the request.
+    #[default]
+    Before,
+    /// Those whose rules are charged after the request, when its cost is known.
+    After,
+}
+
+/// A subject under a rule.
+#[derive(Clone, Debug)]
+pub struct RuleSubject {
+    /// The name of the rule.
+    pub rule: String,
+    /// The subject.
+    pub subject: Subject,
+    /// The cost; `None` for that of the rule.
+    pub cost: Option<u64>,
+}
+
+/// A rule that was selected for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectedPart {
+    /// The position of the descriptor, or of the [`RuleSubject`].
+    pub position: usize,
+    /// The name of the rule.
+    pub rule: std::sync::Arc<str>,
+    /// The treatment of the rule.
+    pub counted: Counted,
+}
+
+/// How the rule of a descriptor counts a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// In this phase.
+    Now,
+    /// In the phase after the request.
+    Later,
+    /// Not at all: the rule has no limit.
+    Unlimited,
+}
+
+impl GatewayRequest {
+    /// Creates a request with these descriptors. The entries describe it too: `remote_address` is
+    /// the address, `method`, `path` and `host` (or `:method`, `:path`, `:authority`) are what they
+    /// say, and any other key is the name of a header.
+    #[must_use]
+    pub fn of_descriptors(descriptors: Descriptors) -> Self {
+        let mut request = Self::default();
+        for (key, value) in descriptors.list.iter().flat_map(|descriptor| &descriptor.entries) {
+            request.describe(key, value);
+        }
+        request.selection = Selection::Descriptors(descriptors, Phase::Before);
+        request
+    }
+
+    /// Creates the request of the phase after the one that this request had.
+    #[must_use]
+    pub fn after(&self) -> Option<Self> {
+        let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
+        let selection = Selection::Descriptors(descriptors.clone(), Phase::After);
+        Some(Self { selection, ..Self::default() })
+    }
+
+    /// Returns whether a descriptor of the request has a cost.
+    #[must_use]
+    pub fn has_cost(&self) -> bool {
+        let Selection::Descriptors(descriptors, _) = &self.selection else { return true };
+        let mut costs = descriptors.list.iter().map(|one| one.hits.unwrap_or(descriptors.hits));
+        costs.any(|cost| cost > 0)
+    }
+
+    /// Returns the rules that were selected when the request was decided.
+    #[must_use]
+    pub fn selected(&self) -> Vec<SelectedPart> {
+        self.selected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records that a rule was selected.
+    pub(crate) fn record(&self, part: SelectedPart) {
+        self.selected.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+
+    fn describe(&mut self, key: &str, value: &str) {
+        match key {
+            "remote_address" => self.peer = value.parse().ok(),
+            "method" | ":method" => value.clone_into(&mut self.method),
+            "host" | ":authority" => self.host = Some(value.to_owned()),
+            "path" | ":path" => {
+                let (path, query) = match value.split_once('?') {
+                    Some((path, query)) => (path, Some(query.to_owned())),
+                    None => (value, None),
+                };
+                (self.path, self.query) = (path.to_owned(), query);
+            }
+            name => {
+                // A key that is no name of a header, or a value that is none, describes nothing.
+                if let (Ok(name), Ok(value)) =
+                    (name.parse::<http::HeaderName>(), http::HeaderValue::from_str(value))
+                {
+                    self.headers.append(name, value);
+                }
+            }
+        }
+    }
+}
+
+impl RequestInfo for GatewayRequest {
+    fn method(&self) -> &str {
+        if self.method.is_empty() { "GET" } else { &self.method }
+    }
+
+    fn path(&self) -> &str {
+        if self.path.is_empty() { "/" } else { &self.path }
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        for value in self.headers.get_all(name) {
+            each(value.as_bytes());
+        }
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn extensions(&self) -> &dyn Any {
+        self
+    }
+
+    fn identified_subject(&self) -> Option<&Subject> {
+        self.identified.as_ref()
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+}

@@ -1,0 +1,242 @@
+//! Decides the requests that gateways describe.
+
+use std::any::Any;
+
+use rl_core::adapter::{Admission, Extensions, HttpLimiter, RequestContext, ResponseHead};
+use rl_core::denial::Denial;
+use rl_core::headers::{HeaderLines, ResponseInfo};
+use rl_core::store::Mode;
+use rl_core::{Decision, MissingKey, Permit, RateLimiter};
+
+use crate::request::{Counted, GatewayRequest, SelectedPart};
+
+/// Decides the requests that gateways describe. Clones share the limiter.
+#[derive(Clone, Debug)]
+pub struct DecisionService {
+    limiter: HttpLimiter,
+    // Descriptors need not have the keys of all rules.
+    of_descriptors: HttpLimiter,
+}
+
+/// The reply to a gateway.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The decision; `None` if the request was not counted.
+    pub decision: Option<Decision>,
+    /// The response to the client, if the request is rejected.
+    pub denial: Option<Denial>,
+    /// The headers of the response to the client, in either case.
+    pub headers: Vec<(&'static str, String)>,
+    /// The permit of an allowed request that holds units, or whose cost may change.
+    pub permit: Option<Permit>,
+    /// The rules that were selected.
+    pub selected: Vec<SelectedPart>,
+}
+
+impl Reply {
+    /// Returns whether the gateway may pass the request on.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.denial.is_none()
+    }
+}
+
+impl DecisionService {
+    /// Creates a service with the headers and denials of `limiter`.
+    #[must_use]
+    pub fn new(limiter: HttpLimiter) -> Self {
+        let limiter = limiter.expose_decision();
+        let of_descriptors = limiter.clone().on_missing_key(MissingKey::Allow);
+        Self { limiter, of_descriptors }
+    }
+
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        self.limiter.limiter()
+    }
+
+    /// Decides a request under the rules that match it, or that it selects.
+    ///
+    /// The permit of an allowed request is released when the [`Reply`] is dropped.
+    pub async fn decide(&self, request: &GatewayRequest, mode: Mode) -> Reply {
+        Admitted::new(&self.limiter, request).decide(request, mode).await
+    }
+
+    /// Decides a request, and returns a permit with which its cost can be set later.
+    pub async fn acquire(&self, request: &GatewayRequest) -> Reply {
+        let limiter = self.limiter.clone().metered();
+        Admitted::new(&limiter, request).decide(request, Mode::Check).await
+    }
+
+    /// Decides a request with descriptors.
+    ///
+    /// Rules that are charged before the request are decided in one step. Rules that are charged
+    /// after the request are decided before that step: if their cost is 0, the request is denied if
+    /// one of them has no unit left. With another cost, the units are charged even beyond their
+    /// limits, because they have already been used.
+    pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
+        let admitted = Admitted::new(&self.of_descriptors, request);
+        let selected = request.selected();
+        if !selected.iter().any(|part| part.counted == Counted::Later) {
+            return admitted.decide(request, mode).await;
+        }
+        let later = self.decide_later(request).await;
+        if !later.is_allowed() || !selected.iter().any(|part| part.counted == Counted::Now) {
+            return Reply { selected, ..later };
+        }
+        admitted.decide(request, mode).await
+    }
+
+    /// Decides the rules of a request that are charged after it.
+    async fn decide_later(&self, request: &GatewayRequest) -> Reply {
+        let Some(request) = request.after() else { return Reply::default() };
+        // The selector costs a peek one unit, because a cost of 0 is never denied.
+        let mode = if request.has_cost() { Mode::Charge } else { Mode::Peek };
+        Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await
+    }
+}
+
+/// A request that was examined, and the limiter that decides it.
+struct Admitted<'a> {
+    limiter: &'a HttpLimiter,
+    admission: Admission,
+}
+
+impl<'a> Admitted<'a> {
+    fn new(limiter: &'a HttpLimiter, request: &GatewayRequest) -> Self {
+        Self { limiter, admission: limiter.admit(request, None) }
+    }
+
+    fn decide(
+        self,
+        request: &GatewayRequest,
+        mode: Mode,
+    ) -> impl Future<Output = Reply> + Send + 'static {
+        let Self { limiter, admission } = self;
+        let selected = request.selected();
+        let (decision, denial) = match admission {
+            Admission::Exempt => (None, None),
+            Admission::Rejected(denial) => (None, Some(denial)),
+            Admission::Counted(context) => {
+                (Some((limiter.decide_in(request, &context, mode), context)), None)
+            }
+        };
+        let limiter = limiter.clone();
+        async move {
+            let mut reply = Reply { selected, ..Reply::default() };
+            match decision {
+                None => {
+                    reply.deny(denial);
+                    reply
+                }
+                Some((decision, context)) => {
+                    reply.apply(&limiter, decision.await, &context);
+                    reply
+                }
+            }
+        }
+    }
+}
+
+impl Reply {
+    /// Applies a decision to the reply.
+    fn apply(&mut self, limiter: &HttpLimiter, decision: Decision, context: &RequestContext) {
+        let mut extensions = ReplyExtensions::default();
+        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
+        self.deny(denial);
+        let status = self.denial.as_ref().map_or(200, |denial| denial.status);
+        let mut head = ReplyHead { status, headers: &mut self.headers, extensions };
+        self.permit = counted.finish(&mut head);
+        self.decision = head.extensions.decision;
+    }
+
+    fn deny(&mut self, denial: Option<Denial>) {
+        let headers = denial.iter().flat_map(|denial| &denial.headers);
+        self.headers.extend(headers.map(|(name, value)| (*name, value.to_string())));
+        self.denial = denial;
+    }
+}
+
+/// The extensions of a reply: the limiter leaves its decision and the permit in them.
+#[derive(Default)]
+struct ReplyExtensions {
+    decision: Option<Decision>,
+    permit: Option<Permit>,
+}
+
+impl ReplyExtensions {
+    /// Returns the place of a value of type `T`.
+    fn place<T: 'static>(&mut self) -> Option<&mut Option<T>> {
+        let Self { decision, permit } = self;
+        (decision as &mut dyn Any)
+            .downcast_mut()
+            .or_else(|| (permit as &mut dyn Any).downcast_mut())
+    }
+}
+
+impl Extensions for ReplyExtensions {
+    fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        let Self { decision, permit } = self;
+        let decision = (decision as &dyn Any).downcast_ref::<Option<T>>();
+        decision.or_else(|| (permit as &dyn Any).downcast_ref())?.as_ref()
+    }
+
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        if let Some(place) = self.place() {
+            *place = Some(value);
+        }
+    }
+
+    fn remove<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.place()?.take()
+    }
+}
+
+/// The head of the reply, to which the limiter adds its headers.
+struct ReplyHead<'a> {
+    status: u16,
+    headers: &'a mut Vec<(&'static str, String)>,
+    extensions: ReplyExtensions,
+}
+
+impl ResponseInfo for ReplyHead<'_> {
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        let lines = self.headers.iter().filter(|(known, _)| *known == name);
+        lines.for_each(|(_, value)| each(value.as_bytes()));
+    }
+}
+
+impl ResponseHead for ReplyHead<'_> {
+    fn add_headers(&mut self, lines: &HeaderLines) {
+        for line in lines.iter() {
+            let name = line.name.as_str();
+            if !line.is_list {
+                self.headers.retain(|(known, _)| *known != name);
+            }
+            self.headers.push((name, String::from_utf8_lossy(&line.value).into_owned()));
+        }
+    }
+
+    fn extensions(&mut self) -> impl Extensions {
+        &mut self.extensions
+    }
+}
+
+impl Extensions for &mut ReplyExtensions {
+    fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        (**self).get()
+    }
+
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        (**self).insert(value);
+    }
+
+    fn remove<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        (**self).remove()
+    }
+}

@@ -1,0 +1,328 @@
+//! The programs of these tests: gateways, the decision server, and a service.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path as PathOf, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::any;
+use reqwest::Client;
+use rl_tests::free_port;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long a program may take to start, or to notice an outage.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gateway {
+    Nginx,
+    Caddy,
+    Traefik,
+    HaProxy,
+    Envoy,
+}
+
+/// What a gateway does while the decision server does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnOutage {
+    Allow,
+    Reject,
+}
+
+impl Gateway {
+    /// Returns whether clients see the headers of allowed requests.
+    pub(super) fn shows_headers(self) -> bool {
+        // forwardAuth passes headers of the decision to the service only.
+        self != Self::Traefik
+    }
+
+    /// Returns whether the gateway can be configured so.
+    pub(super) fn can(self, outage: OnOutage) -> bool {
+        // forwardAuth rejects what it cannot ask about.
+        self != Self::Traefik || outage == OnOutage::Reject
+    }
+
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx.conf",
+            Self::Caddy => "Caddyfile",
+            Self::Traefik => "traefik-dynamic.yaml",
+            Self::HaProxy => "haproxy.cfg",
+            Self::Envoy => "envoy.yaml",
+        }
+    }
+
+    /// Returns the changes that a comment of the configuration names for rejecting requests.
+    fn rejecting(self, text: &str) -> String {
+        match self {
+            Self::Nginx => {
+                let (before, undecided) = text.split_once("location @undecided").unwrap();
+                let undecided = undecided.replacen("proxy_pass http://service;", "return 503;", 1);
+                format!("{before}location @undecided{undecided}")
+            }
+            Self::Caddy => text.split_once("\thandle_errors").unwrap().0.to_owned() + "}\n",
+            Self::Traefik => text.to_owned(),
+            Self::HaProxy => {
+                text.replace("# http-request return status 503", "http-request return status 503")
+            }
+            Self::Envoy => text.replace("failure_mode_deny: false", "failure_mode_deny: true"),
+        }
+    }
+
+    fn command(self, folder: &Path, web: u16) -> Command {
+        let file = folder.join(self.file());
+        let mut command = match self {
+            Self::Nginx => {
+                let mut command = Command::new("nginx");
+                let global = format!(
+                    "daemon off; pid {0}/nginx.pid; error_log {0}/error.log;",
+                    folder.display()
+                );
+                command.arg("-c").arg(file).arg("-p").arg(folder).args(["-g", &global]);
+                command
+            }
+            Self::Caddy => {
+                let mut command = Command::new("caddy");
+                command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
+                command.env("XDG_CONFIG_HOME", folder).env("XDG_DATA_HOME", folder);
+                command
+            }
+            Self::Traefik => {
+                let mut command = Command::new(program("RL_TRAEFIK", "traefik"));
+                command.arg(format!("--entryPoints.web.address=127.0.0.1:{web}"));
+                command.arg(format!("--providers.file.filename={}", file.display()));
+                command
+            }
+            Self::HaProxy => {
+                let mut command = Command::new("haproxy");
+                command.arg("-db").arg("-f").arg(file);
+                command
+            }
+            Self::Envoy => {
+                let mut command = Command::new(program("RL_ENVOY", "envoy"));
+                command.args(["--concurrency", "2", "--log-level", "error", "--base-id"]);
+                // Envoys on one machine need different ids.
+                command.arg(web.to_string()).arg("-c").arg(file);
+                command
+            }
+        };
+        command.current_dir(folder);
+        command
+    }
+}
+
+/// Returns the program that an environment variable names, or else the one on the PATH.
+fn program(variable: &str, name: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| name.into(), PathBuf::from)
+}
+
+/// A process that is killed at the end of a test.
+pub(super) struct Process {
+    child: Child,
+    log: PathBuf,
+    _folder: TempDir,
+}
+
+impl Process {
+    fn start(mut command: Command, folder: TempDir) -> Self {
+        let log = folder.path().join("output.log");
+        let output = fs::File::create(&log).unwrap();
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+        let child = command.spawn();
+        let child = child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
+        Self { child, log, _folder: folder }
+    }
+
+    /// Waits until the process accepts connections at this port.
+    async fn listens(&mut self, port: u16) {
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            let exited = self.child.try_wait().unwrap();
+            let is_late = begun.elapsed() > PATIENCE;
+            assert!(exited.is_none() && !is_late, "{exited:?}: {}", self.output());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A running decision server.
+pub(super) struct DecisionServer {
+    process: Process,
+    http: u16,
+    grpc: u16,
+}
+
+impl DecisionServer {
+    pub(super) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
+    }
+}
+
+/// Starts the decision server with these limits, and its counters in memory or on this Redis.
+pub(super) async fn decision_server(limits: &str, redis: Option<&str>) -> DecisionServer {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("limits.yaml");
+    let store = redis.map(|url| format!("store: {url}\n")).unwrap_or_default();
+    fs::write(&file, store + limits).unwrap();
+    let (http, grpc) = (free_port(), free_port());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
+    command.arg("serve").arg(file);
+    command.env("RL_LISTEN", format!("127.0.0.1:{http}"));
+    command.env("RL_LISTEN_GRPC", format!("127.0.0.1:{grpc}"));
+    let mut process = Process::start(command, folder);
+    process.listens(http).await;
+    process.listens(grpc).await;
+    DecisionServer { process, http, grpc }
+}
+
+/// A running gateway.
+pub(super) struct RunningGateway {
+    kind: Gateway,
+    process: Process,
+    web: u16,
+    outage: OnOutage,
+}
+
+impl RunningGateway {
+    pub(super) async fn start(
+        kind: Gateway,
+        outage: OnOutage,
+        service: &Service,
+        server: &DecisionServer,
+    ) -> Self {
+        let folder = TempDir::new().unwrap();
+        let web = free_port();
+        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/gateways"));
+        for name in [kind.file(), "rate_limit.lua"] {
+            let text = fs::read_to_string(source.join(name)).unwrap();
+            let text = if name == kind.file() && outage == OnOutage::Reject {
+                kind.rejecting(&text)
+            } else {
+                text
+            };
+            let mut ports = text;
+            for (port, ours) in
+                [(8000, web), (8080, server.http), (8081, server.grpc), (3000, service.port)]
+            {
+                ports = ports.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{ours}"));
+                ports = ports.replace(&format!("port_value: {port}"), &format!("port_value: {ours}"));
+            }
+            fs::write(folder.path().join(name), ports).unwrap();
+        }
+        let mut process = Process::start(kind.command(folder.path(), web), folder);
+        process.listens(web).await;
+        let gateway = Self { kind, process, web, outage };
+        gateway.asks_the_server().await;
+        gateway
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.web)
+    }
+
+    /// Waits until the gateway reaches the decision server. It may listen before that.
+    async fn asks_the_server(&self) {
+        // A client of its own, so that the counters of the test are not touched.
+        let address = std::net::Ipv4Addr::new(127, 0, 0, 200);
+        let client = Client::builder().local_address(Some(address.into())).build().unwrap();
+        let begun = Instant::now();
+        loop {
+            let response = client.get(self.url("/ready")).send().await.unwrap();
+            // A gateway that shows no headers answers only if it has asked.
+            let has_asked = match self.kind.shows_headers() {
+                true => response.headers().contains_key("x-rate-limit-remaining"),
+                false => response.status() == StatusCode::OK,
+            };
+            if has_asked {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{:?}: {}", self.kind, self.process.output());
+        }
+    }
+
+    /// Waits until the gateway answers without the decision server, which was killed.
+    pub(super) async fn notices_outage(&self, client: &Client) {
+        let begun = Instant::now();
+        loop {
+            let status = client.get(self.url("/")).send().await.unwrap().status();
+            let is_expected = match self.outage {
+                OnOutage::Allow => status == StatusCode::OK,
+                OnOutage::Reject => status.is_server_error(),
+            };
+            if is_expected {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{:?}: {}", self.kind, self.process.output());
+        }
+    }
+}
+
+/// The service behind the gateways. It returns what it has received.
+pub(super) struct Service {
+    port: u16,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Service {
+    pub(super) async fn start() -> Self {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let app = Router::new()
+            .route("/ready", any(|| async { "ready" }))
+            .route("/status/{status}", any(status))
+            .fallback(echo)
+            .with_state(Arc::clone(&requests));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { port, requests }
+    }
+
+    /// Returns the number of requests, without those for `/ready`.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+async fn echo(
+    State(requests): State<Arc<AtomicUsize>>,
+    method: Method,
+    uri: Uri,
+    body: Bytes,
+) -> String {
+    requests.fetch_add(1, Ordering::Relaxed);
+    format!("{method} {uri} {}", String::from_utf8_lossy(&body))
+}
+
+async fn status(
+    State(requests): State<Arc<AtomicUsize>>,
+    PathOf(status): PathOf<u16>,
+) -> (StatusCode, &'static str) {
+    requests.fetch_add(1, Ordering::Relaxed);
+    (StatusCode::from_u16(status).unwrap(), "of the service")
+}
