@@ -25,6 +25,7 @@ mod pictures;
 mod redis;
 mod report;
 mod rules;
+mod svg;
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
@@ -14,6 +15,8 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
+    /// The number of databases in use.
+    databases: AtomicUsize,
     child: Child,
     // This field is last, so that the folder is removed after the server has stopped.
     _folder: TempDir,
@@ -43,7 +46,7 @@ impl Server {
                 }
                 _ => format!("redis-server could not be started: {error}"),
             })?;
-        let mut server = Self { port, child, _folder: folder };
+        let mut server = Self { port, databases: AtomicUsize::new(0), child, _folder: folder };
         let log = server.child.stdout.take().ok_or("its output is piped")?;
         let mut log = BufReader::new(log);
         let mut line = String::new();
@@ -62,19 +65,24 @@ impl Server {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Returns the URL of a database that is not used yet.
+    pub(super) fn next_url(&self) -> String {
+        self.url(self.databases.fetch_add(1, Ordering::Relaxed))
+    }
+
     pub(super) const fn port(&self) -> u16 {
         self.port
     }
 
     /// Opens a connection for monitoring, separate from those that are measured.
     pub(crate) async fn monitor(&self) -> Result<Monitor> {
-        Ok(Monitor(self.connect(0).await?))
+        Ok(Monitor(Self::connect(&self.url(0)).await?))
     }
 
     /// Copies the keys whose names contain `id`. Each of `others` replaces the id in the names of
     /// one copy.
     pub(super) async fn copy(&self, id: &str, others: impl Iterator<Item = String>) -> Result {
-        let mut connection = self.connect(0).await?;
+        let mut connection = Self::connect(&self.url(0)).await?;
         let keys: Vec<String> =
             redis::cmd("KEYS").arg(format!("*{id}*")).query_async(&mut connection).await?;
         for other in others {
@@ -88,9 +96,9 @@ impl Server {
     }
 
     /// Opens a connection like those of our store, but without a timer for each command.
-    pub(super) async fn connect(&self, database: usize) -> Result<MultiplexedConnection> {
+    pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let client = redis::Client::open(self.url(database))?;
+        let client = redis::Client::open(url)?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 }
