@@ -30,12 +30,11 @@ pub(crate) fn run(report: &mut Report) -> Result {
         "requests through axum, under rules of which one matches: µs of a request",
         ["rules"].into_iter().map(str::to_owned).chain(RULES.map(|count| count.to_string())),
     );
-    let cases: [(&str, &dyn Fn(usize) -> Match, &str); 3] = [
-        ("paths of their own", &by_path, "/t7/items/1"),
-        ("own paths, /%74%37//items/%61/", &by_path, "/%74%37//items/%61/"),
-        ("hosts of their own", &by_host, "/items/1"),
-    ];
-    for (name, matching, path) in cases {
+    for (name, matching, path) in [
+        ("paths of their own", by_path as fn(usize) -> Match, "/t7/items/1"),
+        ("own paths, /%74%37//items/%61/", by_path, "/%74%37//items/%61/"),
+        ("hosts of their own", by_host, "/items/1"),
+    ] {
         let services = RULES.map(|count| service(count, matching));
         let mut services = services.into_iter().collect::<Result<Vec<_>>>()?;
         let race = Race::run(RULES.len(), report.rounds(41), |turn| {

@@ -46,20 +46,20 @@ impl Visited {
     /// With few subjects, each block has a new limiter, so that no limit is reached and no log
     /// outgrows the caches. With a million, the entries are created only once.
     fn race(&self, keys: &Keys, rounds: usize, new: &[Box<dyn Fn() -> Limiter + '_>]) -> Race {
-        let ready = |new: &Box<dyn Fn() -> Limiter + '_>| {
-            let limiter = new();
+        let ready = |contender: usize| {
+            let limiter = new[contender]();
             limiter(keys, &self.first);
             limiter
         };
         let is_large = self.subjects > FEW;
-        let known: Vec<Limiter> = new.iter().filter(|_| is_large).map(ready).collect();
+        let known: Vec<Limiter> = (0..if is_large { new.len() } else { 0 }).map(ready).collect();
         let slice = |round: usize| &self.slices[round % self.slices.len()];
         Race::run(new.len(), rounds, |turn| match known.get(turn.contender) {
             Some(limiter) => {
                 limiter(keys, &slice(turn.round + 1)[..BEFORE]);
                 [block(limiter, keys, slice(turn.round), true)]
             }
-            None => [block(&ready(&new[turn.contender]), keys, slice(turn.round), true)],
+            None => [block(&ready(turn.contender), keys, slice(turn.round), true)],
         })
     }
 }

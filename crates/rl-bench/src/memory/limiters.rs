@@ -20,7 +20,6 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 use limitador::limit::{
     Context as Values, Expression, Limit as LimitadorLimit, Namespace as LimitadorNamespace,
 };
-use rl_core::store::Namespace;
 use rl_core::{Cost, Limit, MaybeReady, MemoryStore, Part, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -46,7 +45,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(count: usize) -> Self {
-        Self::named((0..).take(count).map(|key: u32| Self::name(&key)))
+        Self::named((0..count as u32).map(|key| Self::name(&key)))
     }
 
     pub(super) fn named(names: impl Iterator<Item = String>) -> Self {
@@ -119,8 +118,8 @@ pub(super) fn ours_with_permits(policy: &Policy, capacity: usize) -> Limiter {
     // After a yield, the requests continue when the runtime has polled `event_interval` tasks, or
     // when no task is ready. Fewer tasks renew leases, so all of them are polled before.
     let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build();
-    let runtime = runtime.expect("a runtime can be started");
+    runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32);
+    let runtime = runtime.build().expect("a runtime can be started");
     Box::new(move |keys, visits| {
         runtime.block_on(async {
             let mut allowed = 0;
@@ -147,16 +146,16 @@ pub(super) fn parts(count: usize) -> Result<Limiter> {
     let one = Policy::new([Limit::per_minute(ENDLESS)])?;
     let limiter = limiter(&one, 200_000);
     let rule = |name| limiter.namespace().rule(name);
-    let (key, address, fleet) = (rule("keys")?, rule("addresses")?, rule("fleet")?);
-    let rules: [(Namespace, Policy); 3] =
-        [(key, six(ENDLESS)?), (address, one.clone()), (fleet, one)];
+    let rules =
+        [(rule("keys")?, six(ENDLESS)?), (rule("addresses")?, one.clone()), (rule("fleet")?, one)];
     let addresses: Vec<Subject> =
         (0..1_000_u32).map(|n| Subject::ip((0x0a00_0000 + n).to_be_bytes())).collect();
     let all = Subject::global();
     Ok(each(move |keys, key| {
         let subjects = [&keys.subjects[key], &addresses[key % 1_000], &all];
         let part = |place: usize| {
-            Part::new(subjects[place], &rules[place].1, Cost::ONE).with_namespace(&rules[place].0)
+            let (rule, policy) = &rules[place];
+            Part::new(subjects[place], policy, Cost::ONE).with_namespace(rule)
         };
         match &limiter.request(&[part(0), part(1), part(2)][..count]).check() {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
@@ -204,9 +203,11 @@ pub(super) static OTHERS: [OtherLimiter; 8] = [
     OtherLimiter { subjects: 1, ..other("governor without keys, one", |_, max, _| direct(max)) },
 ];
 
-/// The limiters that implement one algorithm: the name of its row, the limiter's name, and a
-/// function from the maximum.
-pub(super) const BY_ALGORITHM: [(&str, &str, fn(u32) -> Limiter); 7] = [
+/// Creates a limiter with this maximum.
+type NewLimiter = fn(max: u32) -> Limiter;
+
+/// The limiters that implement one algorithm, each with the name of its row.
+pub(super) const BY_ALGORITHM: [(&str, &str, NewLimiter); 7] = [
     ("fixed window", "actix-extensible", actix_extensible),
     ("GCRA", "governor", governor),
     // The rate of `max` units per hour, in whole units per second.
@@ -283,18 +284,19 @@ fn per_key<L: Send + Sync + 'static>(
 /// as with our limiter.
 fn semaphores(max: u32) -> Limiter {
     let all = DashMap::<String, Arc<Semaphore>>::new();
+    let new = move || Arc::new(Semaphore::new(max as usize));
     Box::new(move |keys, visits| {
         let mut allowed = 0;
         for visits in visits.chunks(SERVED_AT_ONCE) {
             let mut permits = Vec::with_capacity(visits.len());
-            permits.extend(visits.iter().filter_map(|key| {
+            for key in visits {
                 let name = &keys.names[*key as usize];
-                let known = all.get(name).map(|semaphore| Arc::clone(&semaphore));
-                let new = || Arc::new(Semaphore::new(max as usize));
-                let semaphore = known
-                    .unwrap_or_else(|| Arc::clone(&all.entry(name.clone()).or_insert_with(new)));
-                semaphore.try_acquire_owned().ok()
-            }));
+                let semaphore = match all.get(name) {
+                    Some(semaphore) => Arc::clone(&semaphore),
+                    None => Arc::clone(&all.entry(name.clone()).or_insert_with(new)),
+                };
+                permits.extend(semaphore.try_acquire_owned());
+            }
             allowed += permits.len();
         }
         allowed

@@ -93,21 +93,15 @@ impl Candidate {
         Self::new(name, &["evalsha"], move |n| {
             let ours = Arc::clone(&ours);
             MaybeReady::later(async move {
-                let (store, subjects, fleet, parts) = &*ours;
-                let part = |(rule, policy, is_fleet): &'_ (Namespace, Policy, bool)| {
+                let (store, subjects, fleet, rules) = &*ours;
+                let mut parts = Vec::new();
+                for (rule, policy, is_fleet) in rules {
                     let subject = if *is_fleet { fleet } else { &subjects[n] };
-                    (subject.clone(), policy.clone(), rule.clone())
-                };
-                let owned: Vec<_> = parts.iter().map(part).collect();
-                let parts: Vec<Part<'_>> = owned
-                    .iter()
-                    .map(|(subject, policy, rule)| {
-                        Part::new(subject, policy, Cost::ONE).with_namespace(rule)
-                    })
-                    .collect();
+                    parts.push(Part::new(subject, policy, Cost::ONE).with_namespace(rule));
+                }
                 let mut is_allowed_by_all = true;
                 for parts in parts.chunks(if is_nested { 1 } else { parts.len() }) {
-                    let request = DecideRequest::new(&owned[0].2, parts, Mode::Check);
+                    let request = DecideRequest::new(&rules[0].0, parts, Mode::Check);
                     is_allowed_by_all &= is_allowed(&store.decide(request).await);
                 }
                 is_allowed_by_all

@@ -25,9 +25,10 @@ use crate::charts::Chart;
 use crate::measure::{Race, time_async};
 use crate::report::{Report, Table};
 
-/// The settings of a store: whether calls share batches, whether denials are cached, and the units
-/// of a lease, or 0.
-const SETTINGS: [(&str, (bool, bool, u32)); 4] = [
+/// Whether calls share batches, whether denials are cached, and the units of a lease, or 0.
+type StoreSettings = (bool, bool, u32);
+
+const SETTINGS: [(&str, StoreSettings); 4] = [
     ("each call by itself", (false, false, 0)),
     ("calls in flight together", (true, false, 0)),
     ("and denials remembered", (true, true, 0)),
@@ -59,9 +60,7 @@ struct NodeSettings {
     subjects: usize,
     /// The number of calls of each task.
     calls: usize,
-    coalesces: bool,
-    caches_denials: bool,
-    lease: u32,
+    store: StoreSettings,
 }
 
 /// The result that a node reports.
@@ -87,9 +86,10 @@ pub(super) async fn exactness(report: &mut Report) -> Result {
     let columns = ["", "nodes", "calls failed", "requests", "limits", "allowed", "too many"];
     let mut table = Table::new(&title, columns);
     let mut worst = 0;
-    for (name, settings) in SETTINGS {
+    for (name, store) in SETTINGS {
         for nodes in NODES.into_iter().skip(1) {
-            let settings = NodeSettings::new(settings, MAX, SUBJECTS, asked / (nodes * TASKS));
+            let calls = asked / (nodes * TASKS);
+            let settings = NodeSettings { max: MAX, subjects: SUBJECTS, calls, store };
             let result = run(settings, nodes, are_clocks_off, CUTS).await?;
             let beyond = result.allowed.iter().map(|count| count.saturating_sub(MAX.into()));
             let (too_many, allowed) = (beyond.sum::<u64>(), result.allowed.iter().sum::<u64>());
@@ -112,12 +112,13 @@ pub(super) async fn rates(report: &mut Report) -> Result {
     let mut race = Race::new(settings.len() * NODES.len());
     for turn in race.turns(report.rounds(2)) {
         let nodes = NODES[turn.contender % NODES.len()];
-        let (_, settings) = settings[turn.contender / NODES.len()];
-        let calls = if settings.2 > 0 { 10 * BUSY_CALLS } else { BUSY_CALLS };
-        let settings = NodeSettings::new(settings, ENDLESS, BUSY_SUBJECTS, calls / (nodes * TASKS));
+        let (_, store) = settings[turn.contender / NODES.len()];
+        let all_calls = if store.2 > 0 { 10 * BUSY_CALLS } else { BUSY_CALLS };
+        let calls = all_calls / (nodes * TASKS);
+        let settings = NodeSettings { max: ENDLESS, subjects: BUSY_SUBJECTS, calls, store };
         let result = run(settings, nodes, false, 0).await?;
         assert_eq!(result.failed, 0, "nothing happens to the server");
-        race.record(turn, [result.seconds / calls as f64]);
+        race.record(turn, [result.seconds / all_calls as f64]);
     }
     let columns = ["nodes"].into_iter().chain(settings.map(|(name, _)| name));
     let mut table = Table::new("decisions per second of several nodes", columns);
@@ -133,17 +134,6 @@ pub(super) async fn rates(report: &mut Report) -> Result {
         is_logarithmic: true,
     };
     report.chart(&chart, table)
-}
-
-impl NodeSettings {
-    const fn new(
-        (coalesces, caches_denials, lease): (bool, bool, u32),
-        max: u32,
-        subjects: usize,
-        calls: usize,
-    ) -> Self {
-        Self { max, subjects, calls, coalesces, caches_denials, lease }
-    }
 }
 
 /// Runs all nodes, and cuts their connections up to `cuts` times. Returns their combined results
@@ -162,7 +152,8 @@ async fn run(
         running.push(Node::start(&server, settings, clock).await?);
     }
     for node in &mut running {
-        node.input()?.write_all(b"go\n").await?;
+        let input = node.process.stdin.as_mut().ok_or("its input is piped")?;
+        input.write_all(b"go\n").await?;
     }
     let faults = tokio::spawn(cut(monitor, cuts));
     let mut all = NodeResult { allowed: vec![0; settings.subjects], ..NodeResult::default() };
@@ -206,29 +197,20 @@ impl Node {
     /// Starts a node, and waits until it is connected. Its clock differs by `clock` seconds.
     async fn start(server: &Server, settings: NodeSettings, clock: i64) -> Result<Self> {
         let program = std::env::current_exe()?;
-        let mut command = match clock {
-            0 => Command::new(program),
-            _ => {
-                let mut command = Command::new("faketime");
-                // Time-outs use the monotonic clock, so that clock must stay correct.
-                command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-                command.args(["-f", &format!("{clock:+}s")]).arg(program);
-                command
-            }
-        };
+        let mut command =
+            Command::new(if clock == 0 { program.as_os_str() } else { "faketime".as_ref() });
+        if clock != 0 {
+            // Time-outs use the monotonic clock, so that clock must stay correct.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command.args(["-f", &format!("{clock:+}s")]).arg(&program);
+        }
         command.args(["node", &server.url(0), &serde_json::to_string(&settings)?]);
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let lines = BufReader::new(process.stdout.take().ok_or("its output is piped")?).lines();
         let mut node = Self { process, lines };
-        match node.line().await?.as_str() {
-            "ready" => Ok(node),
-            line => Err(format!("a node is not ready: {line:?}").into()),
-        }
-    }
-
-    fn input(&mut self) -> Result<&mut tokio::process::ChildStdin> {
-        Ok(self.process.stdin.as_mut().ok_or("its input is piped")?)
+        let line = node.line().await?;
+        if line == "ready" { Ok(node) } else { Err(format!("a node says {line:?}").into()) }
     }
 
     /// Returns the next line that the node prints.
@@ -243,15 +225,11 @@ impl Node {
 pub(crate) fn node(url: &str, settings: &str) -> Result {
     let settings: NodeSettings = serde_json::from_str(settings)?;
     super::run(async {
-        let store = RedisStore::builder(url)
-            .connections(2)
-            .lease(settings.lease)
-            .coalesce(settings.coalesces)
-            .local_denial(settings.caches_denials)
-            // The wait is long, so that no call fails because the machine is busy.
-            .connection_wait(Duration::from_secs(5))
-            .connect()
-            .await?;
+        let (coalesces, caches_denials, lease) = settings.store;
+        let store = RedisStore::builder(url).connections(2).lease(lease);
+        let store = store.coalesce(coalesces).local_denial(caches_denials);
+        // The wait is long, so that no call fails because the machine is busy.
+        let store = store.connection_wait(Duration::from_secs(5)).connect().await?;
         println!("ready");
         stdin().read_line(&mut String::new())?;
         println!("{}", serde_json::to_string(&work(store, settings).await?)?);

@@ -1,4 +1,4 @@
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,12 +40,7 @@ impl Server {
             .arg(folder.path())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => {
-                    "redis-server is not on the PATH; `tests/run` installs it".to_owned()
-                }
-                _ => format!("redis-server could not be started: {error}"),
-            })?;
+            .map_err(|error| format!("redis-server (`tests/run` installs it): {error}"))?;
         let mut server = Self { port, databases: AtomicUsize::new(0), child, _folder: folder };
         let log = server.child.stdout.take().ok_or("its output is piped")?;
         let mut log = BufReader::new(log);
@@ -122,14 +117,15 @@ impl Monitor {
     pub(super) async fn commands(&mut self, commands: &[&str]) -> Result<(f64, f64)> {
         let mut sums = (0.0, 0.0);
         for command in commands {
-            let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
             // A command that was never called is not in the list.
-            let of = of.unwrap_or_default();
-            let field = |name: &str| -> Option<f64> {
-                of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok())
-            };
-            sums.0 += field("calls=").unwrap_or_default();
-            sums.1 += field("usec=").unwrap_or_default();
+            let fields = self.info("commandstats", &format!("cmdstat_{command}")).await;
+            for field in fields.unwrap_or_default().split(',') {
+                match field.split_once('=') {
+                    Some(("calls", count)) => sums.0 += count.parse::<f64>()?,
+                    Some(("usec", micros)) => sums.1 += micros.parse::<f64>()?,
+                    _ => {}
+                }
+            }
         }
         Ok(sums)
     }
