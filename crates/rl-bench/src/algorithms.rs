@@ -6,8 +6,7 @@ use crate::Result;
 
 /// A limit that no measurement uses up.
 pub(crate) const ENDLESS: u32 = 1_000_000_000;
-/// The rows with which the other rows are compared: rows of one limit with `ONE_WINDOW`, rows of
-/// several limits with `SIX_WINDOWS`.
+/// The first row, with which rows of one limit are compared, and the row with which `SIX_KINDS` is.
 pub(crate) const ONE_WINDOW: &str = "fixed window";
 pub(crate) const SIX_WINDOWS: &str = "six fixed windows";
 /// The row of six limits, each under a different algorithm.
@@ -69,11 +68,6 @@ impl Row {
             ("16 fixed windows", windows(16)),
         ];
         one.into_iter().chain(several).map(|(name, limits)| Self { name, limits }).collect()
-    }
-
-    /// Returns the name of the row with which this one is compared.
-    pub(crate) const fn reference(&self) -> &'static str {
-        if self.limits.len() == 1 { ONE_WINDOW } else { SIX_WINDOWS }
     }
 
     /// Returns whether each request holds a unit of the limit until the request ends.
