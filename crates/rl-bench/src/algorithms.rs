@@ -1,12 +1,12 @@
-//! The algorithms that are measured. Every table by algorithm has a row for each entry of this
-//! list.
+//! The limits that are measured. Every table by algorithm has a row for each entry of this list.
 
 use rl_core::{Limit, Period, Policy};
 
 use crate::Result;
 
-/// The rows with which the other rows are compared: rows of one limit with `ONE_WINDOW`, rows of
-/// several limits with `SIX_WINDOWS`.
+/// A limit that no measurement uses up.
+pub(crate) const ENDLESS: u32 = 1_000_000_000;
+/// The first row, with which rows of one limit are compared, and the row with which `SIX_KINDS` is.
 pub(crate) const ONE_WINDOW: &str = "fixed window";
 pub(crate) const SIX_WINDOWS: &str = "six fixed windows";
 /// The row of six limits, each under a different algorithm.
@@ -37,37 +37,37 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
     format!("{max}{rest}")
 }
 
+/// Returns a policy of these limits.
+pub(crate) fn policy<S: AsRef<str>>(limits: impl IntoIterator<Item = S>) -> Result<Policy> {
+    let limits = limits.into_iter().map(|text| text.as_ref().parse());
+    Ok(Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?)
+}
+
+/// Returns a policy of `max` units in each of six periods.
+pub(crate) fn six(max: u32) -> Result<Policy> {
+    policy(Period::NAMED.map(|period| format!("{max}/{period}")))
+}
+
 /// A row of a table: limits that one decision checks together.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    limits: Vec<String>,
+    pub(crate) limits: Vec<String>,
 }
 
 impl Row {
-    /// Returns a row for each algorithm, one for six of them together, and one for six fixed
+    /// Returns a row for each algorithm, one for six of them together, and rows of several fixed
     /// windows.
     pub(crate) fn all() -> Vec<Self> {
-        let one = |(name, limit): (_, &str)| Self { name, limits: vec![limit.to_owned()] };
-        let mut rows: Vec<Self> = ALGORITHMS.into_iter().map(one).collect();
-        let limits = MIXED.map(|place| ALGORITHMS[place].1.to_owned()).to_vec();
-        rows.push(Self { name: SIX_KINDS, limits });
-        let limits = Period::NAMED.map(|period| format!("10000/{period}")).to_vec();
-        rows.push(Self { name: SIX_WINDOWS, limits });
-        rows
-    }
-
-    /// Returns the rows of more than six fixed windows.
-    pub(crate) fn many_windows() -> [Self; 2] {
-        [("7 fixed windows", 7), ("16 fixed windows", 16)].map(|(name, count)| Self {
-            name,
-            limits: (1..=count).map(|hours| format!("10000/{hours}h")).collect(),
-        })
-    }
-
-    /// Returns the name of the row with which this one is compared.
-    pub(crate) const fn reference(&self) -> &'static str {
-        if self.limits.len() == 1 { ONE_WINDOW } else { SIX_WINDOWS }
+        let one = ALGORITHMS.map(|(name, limit)| (name, vec![limit.to_owned()]));
+        let windows = |count| (1..=count).map(|hours| format!("10000/{hours}h")).collect();
+        let several = [
+            (SIX_KINDS, MIXED.map(|place| ALGORITHMS[place].1.to_owned()).to_vec()),
+            (SIX_WINDOWS, Period::NAMED.map(|period| format!("10000/{period}")).to_vec()),
+            ("7 fixed windows", windows(7)),
+            ("16 fixed windows", windows(16)),
+        ];
+        one.into_iter().chain(several).map(|(name, limits)| Self { name, limits }).collect()
     }
 
     /// Returns whether each request holds a unit of the limit until the request ends.

@@ -1,11 +1,12 @@
 //! Line charts for the documents. The first column of a table is on the horizontal axis, and each
 //! further column is a line with its name at its end. The first line is ours.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::Result;
-use crate::report::{Cell, Table};
+use crate::measure::Estimate;
+use crate::report::Table;
+use crate::svg::{Svg, escape};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
@@ -63,7 +64,7 @@ impl Chart {
         let lines = lines(table);
         let span = |of: fn(&(f64, f64)) -> f64| {
             let all = lines.iter().flat_map(|(_, points)| points).map(of);
-            all.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+            all.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| {
                 (low.min(value), high.max(value))
             })
         };
@@ -72,63 +73,42 @@ impl Chart {
         let x = self.scale(xs, LEFT + 12.0, RIGHT - 12.0);
         let y = self.scale((ticks[0], ticks[ticks.len() - 1]), BOTTOM, TOP);
 
-        let mut svg = self.head(&describe(&lines));
+        let described = describe(&lines);
+        let mut svg = Svg::new((WIDTH, HEIGHT), self.title, &described, STYLE, self.title);
+        svg.text(16.0, 50.0, self.note);
         for tick in ticks {
-            let (at, name) = (y(tick), label(tick));
-            let text = at + 4.5;
-            let _ = writeln!(svg, r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/>"#);
-            let _ = writeln!(svg, r#"<text x="56" y="{text:.1}" text-anchor="end">{name}</text>"#);
+            svg.path("grid", format_args!("M{LEFT} {:.1}H{RIGHT}", y(tick)));
+            svg.level(56.0, y(tick), label(tick));
         }
-        for (value, _) in
-            lines.iter().max_by_key(|line| line.1.len()).map_or(&[][..], |line| &line.1)
-        {
-            let (at, name, below) = (x(*value), label(*value), BOTTOM + 20.0);
-            let _ = writeln!(svg, r#"<path class="axis" d="M{at:.1} {BOTTOM}v5"/>"#);
-            let _ = writeln!(
-                svg,
-                r#"<text x="{at:.1}" y="{below}" text-anchor="middle">{name}</text>"#
-            );
+        let longest = lines.iter().max_by_key(|(_, points)| points.len());
+        for (value, _) in longest.map_or(&[][..], |(_, points)| points) {
+            svg.path("axis", format_args!("M{:.1} {BOTTOM}v5", x(*value)));
+            svg.below(x(*value), BOTTOM + 20.0, label(*value));
         }
-        let (middle, foot, below) =
-            ((LEFT + RIGHT) / 2.0, HEIGHT - 14.0, escape(&table.columns[0]));
-        let _ = writeln!(svg, r#"<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>"#);
-        let _ = writeln!(svg, r#"<text x="16" y="76">{}</text>"#, escape(self.unit));
-        let _ =
-            writeln!(svg, r#"<text x="{middle}" y="{foot}" text-anchor="middle">{below}</text>"#);
+        svg.path("axis", format_args!("M{LEFT} {BOTTOM}H{RIGHT}"));
+        svg.text(16.0, 76.0, self.unit);
+        svg.below((LEFT + RIGHT) / 2.0, HEIGHT - 14.0, escape(&table.columns[0]));
+        let mut ends = Vec::new();
         for (number, (_, points)) in lines.iter().enumerate().rev() {
-            let ours = if number == 0 { " ours" } else { "" };
-            let (mut path, mut marks) = (String::new(), String::new());
-            for (place, point) in points.iter().enumerate() {
-                let (x, y, step) = (x(point.0), y(point.1), if place == 0 { 'M' } else { 'L' });
-                let _ = write!(path, "{step}{x:.1} {y:.1}");
-                let class = number % COLOURS;
-                let _ = writeln!(
-                    marks,
-                    r#"<circle class="f{class}" cx="{x:.1}" cy="{y:.1}" r="3.5"/>"#
-                );
+            let (ours, colour) = (if number == 0 { " ours" } else { "" }, number % COLOURS);
+            let points: Vec<_> = points.iter().map(|point| (x(point.0), y(point.1))).collect();
+            let path: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+            svg.path(&format!("line{ours} c{colour}"), format_args!("M{}", path.join("L")));
+            for (x, y) in &points {
+                svg.circle(&format!("f{colour}"), *x, *y, 3.5);
             }
-            let _ = writeln!(svg, r#"<path class="line{ours} c{}" d="{path}"/>"#, number % COLOURS);
-            svg.push_str(&marks);
+            ends.insert(0, points.last().copied().unwrap_or((RIGHT, TOP)));
         }
-        let ends: Vec<(f64, f64)> = lines
-            .iter()
-            .map(|(_, points)| points.last().map_or((RIGHT, TOP), |end| (x(end.0), y(end.1))))
-            .collect();
         let places = apart(&ends.iter().map(|end| end.1).collect::<Vec<_>>());
-        for (number, ((name, _), ((from, end), place))) in
-            lines.iter().zip(ends.iter().zip(places)).enumerate()
-        {
-            let (class, strong) =
-                (number % COLOURS, if number == 0 { r#" class="strong""# } else { "" });
-            let (from, to, at, text) = (from + 5.0, RIGHT + 8.0, RIGHT + 13.0, place + 4.5);
-            let _ = writeln!(
-                svg,
-                r#"<path class="c{class}" stroke-opacity=".6" d="M{from:.1} {end:.1}L{to:.1} {place:.1}"/>"#
-            );
-            let _ =
-                writeln!(svg, r#"<text{strong} x="{at}" y="{text:.1}">{}</text>"#, escape(name));
+        for (number, ((from, end), place)) in ends.into_iter().zip(places).enumerate() {
+            let (colour, from, to) = (number % COLOURS, from + 5.0, RIGHT + 8.0);
+            let path = format!("M{from:.1} {end:.1}L{to:.1} {place:.1}");
+            svg.add(format_args!(r#"<path class="c{colour}" stroke-opacity=".6" d="{path}"/>"#));
+            let strong = if number == 0 { r#" class="strong""# } else { "" };
+            let (at, text, name) = (RIGHT + 13.0, place + 4.5, escape(lines[number].0));
+            svg.add(format_args!(r#"<text{strong} x="{at}" y="{text:.1}">{name}</text>"#));
         }
-        svg + "</svg>\n"
+        svg.finish()
     }
 
     /// Returns a function from numbers to px.
@@ -140,42 +120,22 @@ impl Chart {
             from + (to - from) * part
         }
     }
-
-    /// Returns the beginning of the chart. `described` is a text with its numbers, for screen
-    /// readers.
-    fn head(&self, described: &str) -> String {
-        let [title, note, described] = [self.title, self.note, described].map(escape);
-        format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title desc">
-<title id="title">{title}</title>
-<desc id="desc">{described}</desc>
-<style>{STYLE}</style>
-<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>
-<text class="name" x="16" y="28">{title}</text>
-<text x="16" y="50">{note}</text>
-"#
-        )
-    }
 }
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/charts")
 }
 
-/// Returns the columns of a table as lines. A cell without a number is no point.
+/// Returns the columns of a table as lines. An empty cell is no point.
 fn lines(table: &Table) -> Vec<Line<'_>> {
-    let number = |cell: Option<&Cell>| match cell {
-        Some(Cell::Number(number)) if number.is_finite() => Some(*number),
-        _ => None,
+    let points = |column: usize| {
+        let point = |(x, cells): &(String, Vec<Estimate>)| {
+            Some((x.parse().ok()?, cells[column].median)).filter(|(_, y)| y.is_finite())
+        };
+        table.rows.iter().filter_map(point).collect()
     };
-    let columns = table.columns.iter().enumerate().skip(1);
-    let points = |column| {
-        table
-            .rows
-            .iter()
-            .filter_map(move |row| Some((number(row.first())?, number(row.get(column))?)))
-    };
-    columns.map(|(column, name)| (name.as_str(), points(column).collect())).collect()
+    let names = table.columns.iter().skip(1).enumerate();
+    names.map(|(column, name)| (name.as_str(), points(column))).collect()
 }
 
 /// Returns round numbers for an axis, the last at or above `high`: for a linear axis about five
@@ -217,7 +177,7 @@ fn apart(ends: &[f64]) -> Vec<f64> {
 /// Returns the numbers of all lines as a text.
 fn describe(lines: &[Line<'_>]) -> String {
     let points = |points: &[(f64, f64)]| {
-        let points = points.iter().map(|(x, y)| format!("{} at {}", Cell::Number(*y), label(*x)));
+        let points = points.iter().map(|(x, y)| format!("{} at {}", Estimate::from(*y), label(*x)));
         points.collect::<Vec<_>>().join(", ")
     };
     lines.iter().map(|line| format!("{}: {}. ", line.0, points(&line.1))).collect()
@@ -237,11 +197,6 @@ fn label(value: f64) -> String {
     }
 }
 
-/// Escapes text for use between tags.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,7 +205,7 @@ mod tests {
     fn every_number_is_marked_and_every_line_is_named() {
         let mut table = Table::new("cost", ["subjects", "ours & all", "theirs"]);
         for (x, ours, theirs) in [(1.0, 25.0, 26.0), (1e4, 40.0, f64::NAN), (1e7, 310.5, 500.0)] {
-            table.row([x, ours, theirs].map(Cell::Number));
+            table.row(x, [ours, theirs]);
         }
         let (name, title, note, unit) = ("subjects", "Cost", "note", "ns");
         let svg = Chart { name, title, note, unit, is_logarithmic: true }.svg(&table);

@@ -9,15 +9,15 @@ mod on_axum;
 use std::convert::Infallible;
 use std::io::{self, Error, ErrorKind};
 use std::pin::pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
 use on_actix::Running;
+use rl_core::RateLimiter;
 use rl_core::key::Constant;
-use rl_core::{Limit, Period, Policy, RateLimiter};
 use rl_tower::RateLimitLayer;
 use stats_alloc::Region;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,29 +26,19 @@ use tokio::time::Instant;
 use tower::{Layer, Service, service_fn};
 
 use crate::Result;
-use crate::measure::{Estimate, Race};
+use crate::algorithms::six;
+use crate::measure::Race;
 use crate::redis::Server as Redis;
-use crate::report::{Bound, Report, Table};
+use crate::report::{Report, Table};
 
 /// The number of concurrent connections.
 const CONNECTIONS: usize = 32;
 /// The duration of a server's turn.
 const SLICE: Duration = Duration::from_millis(120);
 const ROUNDS: usize = 40;
-/// A limit that no measurement uses up.
-const ENDLESS: u32 = 1_000_000_000;
-
-static CORES: LazyLock<usize> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
 
 /// The headers of a layer that does nothing but add them.
 const LINES: [&str; 3] = ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
-
-/// Returns a policy of `max` units in each of six periods.
-fn policy(max: u32) -> Result<Policy> {
-    let periods = Period::NAMED.map(|period| Limit::new(max.into(), period));
-    Ok(Policy::new(periods.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)?)
-}
 
 /// A server, and the connections to it.
 struct MeasuredServer {
@@ -69,17 +59,14 @@ impl MeasuredServer {
     /// Sends requests on all connections. Returns the seconds for each response.
     async fn take_turn(&mut self) -> Result<f64> {
         let begun = Instant::now();
-        let asking: Vec<_> = self
-            .clients
-            .drain(..)
-            .map(|client| tokio::spawn(client.ask_until(begun + SLICE)))
-            .collect();
+        let clients = self.clients.drain(..);
+        let asking: Vec<_> =
+            clients.map(|client| tokio::spawn(client.ask_until(begun + SLICE))).collect();
         let mut responses = 0;
         for asked in asking {
-            let (client, count) =
-                asked.await?.map_err(|error| format!("{}: {error}", self.name))?;
-            self.clients.push(client);
-            responses += count;
+            let asked = asked.await?.map_err(|error| format!("{}: {error}", self.name))?;
+            self.clients.push(asked.0);
+            responses += asked.1;
         }
         Ok(begun.elapsed().as_secs_f64() / responses as f64)
     }
@@ -103,12 +90,11 @@ impl HttpClient {
     async fn ask_until(mut self, end: Instant) -> io::Result<(Self, usize)> {
         let mut responses = 0;
         while Instant::now() < end {
-            match self.ask().await? {
-                200 => responses += 1,
-                status => {
-                    return Err(Error::other(format!("status {status}, and no limit is used up")));
-                }
+            let status = self.ask().await?;
+            if status != 200 {
+                return Err(Error::other(format!("status {status}, and no limit is used up")));
             }
+            responses += 1;
         }
         Ok((self, responses))
     }
@@ -122,16 +108,15 @@ impl HttpClient {
                 0 => return Err(Error::new(ErrorKind::InvalidData, "no complete response")),
                 more => read += more,
             }
-            if let Some((status, _)) = response(&buffer[..read]) {
+            if let Some(status) = response(&buffer[..read]) {
                 return Ok(status);
             }
         }
     }
 }
 
-/// Returns the status and the length of the response at the beginning of `bytes`, or `None` if the
-/// response is not complete yet.
-fn response(bytes: &[u8]) -> Option<(u16, usize)> {
+/// Returns the status of a response, or `None` if the response is not complete yet.
+fn response(bytes: &[u8]) -> Option<u16> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;
     let status = text.get(9..12)?.parse().ok()?;
@@ -139,8 +124,7 @@ fn response(bytes: &[u8]) -> Option<(u16, usize)> {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
-    let all = head + length.unwrap_or(0);
-    (bytes.len() >= all).then_some((status, all))
+    (bytes.len() >= head + length.unwrap_or(0)).then_some(status)
 }
 
 /// Measures the requests per second of all servers, and the allocations of our layer.
@@ -151,38 +135,40 @@ pub(crate) fn run(report: &mut Report) -> Result {
 }
 
 async fn rates(report: &mut Report) -> Result {
+    // The places of the servers with goals, and of those that `--server` names.
     const NO_OP: usize = 0;
-    let (redis, max) = (Redis::start()?, ENDLESS);
+    const OURS: usize = 2;
+    const TOWER_GOVERNOR: usize = 3;
+    const ON_ACTIX: usize = 5;
+    const OURS_ON_ACTIX: usize = 7;
+    const GIVEN: usize = 12;
+    let redis = Redis::start()?;
     let mut servers = Vec::new();
     for (name, address) in [
         ("axum, a layer that does nothing", on_axum::no_op().await?),
-        ("axum, the same again: the noise", on_axum::no_op().await?),
         ("axum, three header lines", on_axum::lines().await?),
-        ("axum, ours, six periods", on_axum::ours(max).await?),
-        ("axum, tower_governor, one", on_axum::tower_governor(max).await?),
-        ("axum, axum-governor, one", on_axum::axum_governor(max).await?),
+        ("axum, ours, six periods", on_axum::ours().await?),
+        ("axum, tower_governor, one", on_axum::tower_governor().await?),
+        ("axum, axum-governor, one", on_axum::axum_governor().await?),
     ] {
         servers.push(MeasuredServer::new(name, &address.to_string(), "localhost", None).await?);
     }
-    let on_actix = servers.len();
     for (name, running) in [
         ("actix, a middleware that does nothing", on_actix::no_op()?),
-        ("actix, the same again: the noise", on_actix::no_op()?),
         ("actix, three header lines", on_actix::lines()?),
-        ("actix, ours, six periods", on_actix::ours(max)?),
-        ("actix, actix-extensible-rate-limit, one", on_actix::extensible(max)?),
-        ("actix, ours on Redis, six periods", on_actix::ours_on_redis(max, &redis.url(0)).await?),
+        ("actix, ours, six periods", on_actix::ours()?),
+        ("actix, actix-extensible-rate-limit, one", on_actix::extensible()?),
+        ("actix, ours on Redis, six", on_actix::ours_on_redis(&redis.url(0)).await?),
         (
             "actix, actix-extensible-rate-limit on Redis, one",
-            on_actix::extensible_on_redis(max, &redis.url(1)).await?,
+            on_actix::extensible_on_redis(&redis.url(1)).await?,
         ),
-        ("actix, actix-limitation on Redis, one", on_actix::limitation(max, &redis.url(2))?),
+        ("actix, actix-limitation on Redis, one", on_actix::limitation(&redis.url(2))?),
     ] {
         let address = running.address.to_string();
         servers.push(MeasuredServer::new(name, &address, "localhost", Some(running)).await?);
     }
-    let (given, first_given) = (report.options.servers.clone(), servers.len());
-    for (name, url) in &given {
+    for (name, url) in &report.options.servers {
         let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
         servers.push(MeasuredServer::new(name, address, address, None).await?);
     }
@@ -190,35 +176,20 @@ async fn rates(report: &mut Report) -> Result {
     for turn in race.turns(report.rounds(ROUNDS)) {
         race.record(turn, [servers[turn.contender].take_turn().await?]);
     }
-    let columns = ["", "thousand/s", "beside doing nothing", "ours beside this"];
+    let columns = ["", "thousand/s", "beside doing nothing"];
     let title = format!("requests, {CONNECTIONS} connections, each server alone at its time");
     let mut table = Table::new(&title, columns);
     for (place, server) in servers.iter().enumerate() {
-        let (no_op, ours) = if place < on_actix { (NO_OP, 3) } else { (on_actix, on_actix + 3) };
-        table.row([
-            server.name.as_str().into(),
-            (1e-3 / race.median(place, 0)).into(),
-            race.multiple(no_op, place, 0).into(),
-            race.multiple(place, ours, 0).into(),
-        ]);
+        let no_op = if place < ON_ACTIX { NO_OP } else { ON_ACTIX };
+        let rate = 1e-3 / race.median(place, 0);
+        table.row(&server.name, [rate.into(), race.multiple(no_op, place, 0)]);
     }
     report.table(table);
-    let mut goal =
-        |what: &str, measured| report.goal(what, Bound::AtLeast(0.97), "times", measured);
-    goal("axum, six periods: requests beside tower_governor", race.multiple(4, 3, 0));
-    goal(
-        "axum, six periods: requests beside a layer that does nothing",
-        race.multiple(NO_OP, 3, 0),
-    );
-    goal(
-        "actix, six periods: requests beside a middleware that does nothing",
-        race.multiple(on_actix, on_actix + 3, 0),
-    );
-    for (place, (name, _)) in given.iter().enumerate() {
-        goal(
-            &format!("actix, six periods: requests beside {name}"),
-            race.multiple(first_given + place, on_actix + 3, 0),
-        );
+    let goals = [(TOWER_GOVERNOR, OURS), (NO_OP, OURS), (ON_ACTIX, OURS_ON_ACTIX)];
+    let given = (GIVEN..servers.len()).map(|place| (place, OURS_ON_ACTIX));
+    for (other, ours) in goals.into_iter().chain(given) {
+        let what = format!("{}: requests beside {}", servers[ours].name, servers[other].name);
+        report.at_least(what, 0.97, race.multiple(other, ours, 0));
     }
     Ok(())
 }
@@ -232,15 +203,10 @@ fn allocations(report: &mut Report) -> Result {
         Ok::<_, Infallible>(response.body(Body::empty()).expect("a response"))
     });
     // The numbers have four digits, as in most headers.
-    let limiter = RateLimiter::builder().policy(policy(9_999)?).build()?;
+    let limiter = RateLimiter::builder().policy(six(9_999)?).build()?;
     let layer = RateLimitLayer::new(limiter).key(Constant);
     let added = count_allocations(layer.layer(plain)) - count_allocations(plain);
-    report.goal(
-        "allocations that the layer adds to a request",
-        Bound::AtMost(5.0),
-        "",
-        Estimate::exact(added),
-    );
+    report.at_most("allocations that the layer adds to a request", 5.0, added);
     Ok(())
 }
 
@@ -274,11 +240,11 @@ mod tests {
     #[test]
     fn a_response_ends_with_its_body() {
         let text = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 5\r\nx: y\r\n\r\nHello";
-        assert_eq!(response(text), Some((429, text.len())));
+        assert_eq!(response(text), Some(429));
         for cut in 0..text.len() {
             assert_eq!(response(&text[..cut]), None, "{cut}");
         }
         let empty = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        assert_eq!(response(empty), Some((200, empty.len())));
+        assert_eq!(response(empty), Some(200));
     }
 }

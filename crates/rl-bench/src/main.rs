@@ -25,6 +25,7 @@ mod pictures;
 mod redis;
 mod report;
 mod rules;
+mod svg;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -99,21 +100,24 @@ impl Options {
                     let (name, url) = server.split_once('=').ok_or("--server needs NAME=URL")?;
                     options.servers.push((name.to_owned(), url.to_owned()));
                 }
-                name if !MEASUREMENTS
-                    .iter()
-                    .any(|one| name == "all" || one.0.starts_with(name)) =>
-                {
-                    return Err(format!("unknown measurement {name:?}"));
-                }
                 name => options.names.push(name.to_owned()),
             }
         }
-        if options.names.is_empty() { Err("name a measurement".to_owned()) } else { Ok(options) }
+        let is_unknown = |name: &&String| !MEASUREMENTS.iter().any(|one| selects(name, one.0));
+        match options.names.iter().find(is_unknown) {
+            Some(name) => Err(format!("unknown measurement {name:?}")),
+            None if options.names.is_empty() => Err("name a measurement".to_owned()),
+            None => Ok(options),
+        }
     }
 
     fn measures(&self, measurement: &str) -> bool {
-        self.names.iter().any(|name| name == "all" || measurement.starts_with(name.as_str()))
+        self.names.iter().any(|name| selects(name, measurement))
     }
+}
+
+fn selects(name: &str, measurement: &str) -> bool {
+    name == "all" || measurement.starts_with(name)
 }
 
 fn main() -> ExitCode {
@@ -141,10 +145,11 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: Options) -> Result {
-    let wanted =
-        MEASUREMENTS.iter().filter(|(name, ..)| options.measures(name)).collect::<Vec<_>>();
     let mut report = Report::begin(options);
-    let measured = wanted.into_iter().try_for_each(|(name, what, run)| {
+    let measured = MEASUREMENTS.iter().try_for_each(|(name, what, run)| {
+        if !report.options.measures(name) {
+            return Ok(());
+        }
         println!("{name}: {what}\n");
         run(&mut report).map_err(|error| format!("{name}: {error}").into())
     });

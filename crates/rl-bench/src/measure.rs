@@ -31,19 +31,23 @@ pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T
 /// Runs `work`, which must stay on this thread. Returns its processor time, and its result. Other
 /// processes do not affect the time.
 pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let start = thread_time();
+    let start = processor_time(ClockId::ThreadCPUTime);
     let result = work();
-    (thread_time() - start, result)
-}
-
-/// Returns the processor time of this thread.
-pub(crate) fn thread_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it begins at 0")
+    (processor_time(ClockId::ThreadCPUTime) - start, result)
 }
 
 /// Returns the processor time of all threads of this process.
 pub(crate) fn process_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("it begins at 0")
+    processor_time(ClockId::ProcessCPUTime)
+}
+
+fn processor_time(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).expect("it begins at 0")
+}
+
+/// Returns the number of processors.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
 }
 
 /// A median, with the interval that contains the true median in 95 of 100 runs.
@@ -67,20 +71,24 @@ impl Estimate {
         let [low, high] = [0.025, 0.975].map(|q| quantile(&medians, q));
         Self { median: median(samples.to_vec()), low, high }
     }
+}
 
+impl From<f64> for Estimate {
     /// Returns an estimate of a count, which does not vary.
-    pub(crate) const fn exact(count: f64) -> Self {
+    fn from(count: f64) -> Self {
         Self { median: count, low: count, high: count }
     }
 }
 
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { median, low, high } = self;
-        if low == high {
-            write!(f, "{median:.2}")
-        } else {
-            write!(f, "{median:.2} [{low:.2}, {high:.2}]")
+        let Self { median, low, high } = *self;
+        match median {
+            _ if low < high => write!(f, "{median:.2} [{low:.2}, {high:.2}]"),
+            _ if median.is_nan() => Ok(()),
+            _ if median.fract() == 0.0 || median >= 100.0 => write!(f, "{median:.0}"),
+            _ if median >= 10.0 => write!(f, "{median:.1}"),
+            _ => write!(f, "{median:.2}"),
         }
     }
 }
@@ -111,6 +119,19 @@ impl<const N: usize> Race<N> {
             let order = (0..count).chain((0..count).rev());
             order.map(move |contender| Turn { contender, round })
         })
+    }
+
+    /// Runs all rounds. `measure` measures a turn.
+    pub(crate) fn run(
+        contenders: usize,
+        rounds: usize,
+        mut measure: impl FnMut(Turn) -> [f64; N],
+    ) -> Self {
+        let mut race = Self::new(contenders);
+        for turn in race.turns(rounds) {
+            race.record(turn, measure(turn));
+        }
+        race
     }
 
     /// Records the quantities of a turn. The quantities of a round are the means of both turns.
@@ -194,6 +215,6 @@ mod tests {
             race.record(turn, [(1 + turn.contender) as f64 * place as f64]);
         }
         assert_eq!((race.samples(0, 0), race.samples(1, 0)), (vec![5.5, 9.5], vec![11.0, 19.0]));
-        assert_eq!(race.multiple(1, 0, 0).to_string(), "2.00");
+        assert_eq!(race.multiple(1, 0, 0).to_string(), "2");
     }
 }

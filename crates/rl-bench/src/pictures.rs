@@ -1,7 +1,6 @@
 //! Pictures for the documents. They show the decisions of each algorithm on the same requests, as
 //! SVG: the requests at the top, and the usage of the limit at the bottom.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use rl_core::{Algorithm, Limit, MaybeReady, MemoryStore, RateLimiter, Subject};
 use crate::Result;
 use crate::algorithms::{ALGORITHMS, CONCURRENCY, with_max};
 use crate::report::Table;
+use crate::svg::Svg;
 
 /// The pictures: a name, which is also a heading in `ALGORITHMS.md`, and the limit that decides.
 const PICTURES: [(&str, &str); 7] = [
@@ -54,6 +54,16 @@ text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weigh
 .grid{stroke:#3d444d}.max,.edge{stroke:#9198a1}.pass{fill:#4493f8}.deny{stroke:#f85149}
 .used{fill:#4493f8;fill-opacity:.3}.minute{stroke:#d29922}}";
 
+/// The key to the marks of a picture.
+const KEY: &str = r#"<circle class="pass" cx="21" cy="77" r="4.5"/><text x="31" y="82">admitted</text>
+<circle class="deny" cx="107" cy="77" r="4"/><text x="117" y="82">denied</text>
+<rect class="used" x="179" y="71" width="18" height="12"/><text x="202" y="82">used</text>"#;
+const KEY_OF_MINUTE: &str = r#"<path class="minute" d="M250 77h18"/><text x="273" y="82">admitted in the last minute</text>"#;
+const KEY_OF_MAX: &str =
+    r#"<path class="max" d="M471 77h19"/><text x="495" y="82">most at once</text>"#;
+const KEY_OF_EDGES: &str =
+    r#"<path class="edge" d="M611 70v16"/><text x="620" y="82">window ends</text>"#;
+
 /// Draws all pictures, and prints how they are embedded.
 pub(crate) fn run() -> Result {
     for (name, limit) in PICTURES {
@@ -83,7 +93,7 @@ fn bursts() -> Result<Table> {
     let mut table = Table::new(title, ["", "pass at 6:59", "at 7:00", "in all"]);
     for (name, limit) in with_edges() {
         let [first, second] = passed(&limit)?;
-        table.row([name.into(), first.into(), second.into(), (first + second).into()]);
+        table.row(name, [first, second, first + second].map(|count| count as f64));
     }
     Ok(table)
 }
@@ -275,53 +285,28 @@ impl Timeline {
     }
 
     fn svg(&self) -> String {
-        let (limit, summary, details) = (&self.text, self.summary(), self.details());
-        let minute = if self.is_rate() {
-            r#"<path class="minute" d="M250 77h18"/><text x="273" y="82">admitted in the last minute</text>"#
-        } else {
-            ""
-        };
-        let edge = if self.edges.is_empty() {
-            ""
-        } else {
-            r#"<path class="edge" d="M611 70v16"/><text x="620" y="82">window ends</text>"#
-        };
-        let mut svg = format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 340" width="720" height="340" role="img" aria-labelledby="title desc">
-<title id="title">{limit}: {summary}</title>
-<desc id="desc">Requests over {} s: {details}.</desc>
-<style>{STYLE}</style>
-<rect class="ground" width="720" height="340" rx="8"/>
-<text class="name" x="16" y="28">{limit}</text>
-<text x="16" y="51">{summary}</text>
-<circle class="pass" cx="21" cy="77" r="4.5"/><text x="31" y="82">admitted</text>
-<circle class="deny" cx="107" cy="77" r="4"/><text x="117" y="82">denied</text>
-<rect class="used" x="179" y="71" width="18" height="12"/><text x="202" y="82">used</text>
-{minute}<path class="max" d="M471 77h19"/><text x="495" y="82">most at once</text>
-{edge}
-"#,
-            self.end / 1_000
-        );
+        let (limit, summary) = (&self.text, self.summary());
+        let (title, seconds) = (format!("{limit}: {summary}"), self.end / 1_000);
+        let described = format!("Requests over {seconds} s: {}.", self.details());
+        let mut svg = Svg::new((720.0, 340.0), &title, &described, STYLE, limit);
+        svg.text(16.0, 51.0, &summary);
+        svg.add(KEY);
+        let minute = if self.is_rate() { KEY_OF_MINUTE } else { "" };
+        svg.add(format_args!("{minute}{KEY_OF_MAX}"));
+        svg.add(if self.edges.is_empty() { "" } else { KEY_OF_EDGES });
         for at in (0..=self.end).step_by(self.end as usize / 6) {
             let (x, seconds) = (self.x(at), at / 1_000);
-            let label = format!("{}:{:02}", seconds / 60, seconds % 60);
-            let _ = writeln!(svg, r#"<path class="grid" d="M{x:.1} 104V{LEVELS}"/>"#);
-            let _ =
-                writeln!(svg, r#"<text x="{x:.1}" y="330" text-anchor="middle">{label}</text>"#);
+            svg.path("grid", format_args!("M{x:.1} 104V{LEVELS}"));
+            svg.below(x, 330.0, format_args!("{}:{:02}", seconds / 60, seconds % 60));
         }
         let most = self.limit.capacity().max(self.limit.max());
         for level in [0, most, 2 * most] {
-            let (y, text) = (self.y(level), self.y(level) + 4.5);
-            let _ = writeln!(svg, r#"<path class="grid" d="M{LEFT} {y:.1}H{RIGHT}"/>"#);
-            let _ = writeln!(svg, r#"<text x="40" y="{text:.1}" text-anchor="end">{level}</text>"#);
+            svg.path("grid", format_args!("M{LEFT} {:.1}H{RIGHT}", self.y(level)));
+            svg.level(40.0, self.y(level), level);
         }
+        let top = self.y(2 * most);
         for edge in &self.edges {
-            let _ = writeln!(
-                svg,
-                r#"<path class="edge" d="M{:.1} {}V{LEVELS}"/>"#,
-                self.x(*edge),
-                self.y(2 * most)
-            );
+            svg.path("edge", format_args!("M{:.1} {top}V{LEVELS}", self.x(*edge)));
         }
         // Requests in the same column are stacked, with the first one at the bottom.
         let width = self.end / COLUMNS;
@@ -329,21 +314,16 @@ impl Timeline {
             let x = self.x(requests[0].at / width * width + width / 2);
             for (below, request) in requests.iter().enumerate() {
                 let (class, r) = if request.passed { ("pass", 4.5) } else { ("deny", 4.0) };
-                let y = REQUESTS - PITCH * below as f64;
-                let _ = writeln!(
-                    svg,
-                    r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#
-                );
+                svg.circle(class, x, REQUESTS - PITCH * below as f64, r);
             }
         }
         let (used, max) = (self.steps(&self.used), self.y(self.limit.capacity()));
-        let _ = writeln!(svg, r#"<path class="used" d="M{LEFT} {LEVELS}{used}V{LEVELS}Z"/>"#);
-        let _ = writeln!(svg, r#"<path class="max" d="M{LEFT} {max:.1}H{RIGHT}"/>"#);
+        svg.path("used", format_args!("M{LEFT} {LEVELS}{used}V{LEVELS}Z"));
+        svg.path("max", format_args!("M{LEFT} {max:.1}H{RIGHT}"));
         if self.is_rate() {
-            let in_minute = self.steps(&self.in_minute);
-            let _ = writeln!(svg, r#"<path class="minute" d="M{LEFT} {LEVELS}{in_minute}"/>"#);
+            svg.path("minute", format_args!("M{LEFT} {LEVELS}{}", self.steps(&self.in_minute)));
         }
-        svg + "</svg>\n"
+        svg.finish()
     }
 }
 

@@ -14,21 +14,21 @@ mod usual;
 
 use std::sync::Arc;
 
-use candidate::{Candidate, ENDLESS, six, store};
+use candidate::{Candidate, store};
 use load::{
-    CALLS, CLIENT, COMMAND, Load, PRESSED, Rounds, SECONDS, SERVER, SHOWN, count_allowed, rounds,
-    too_many,
+    ALLOWED, CALLS, COMMAND, Load, PRESSED, SECONDS, SHOWN, count_allowed, rounds, too_many,
 };
 pub(crate) use nodes::node;
 use rl_core::store::Layout;
-use rl_core::{Limit, Period, Policy};
+use rl_core::{Limit, Period};
 pub(crate) use server::Server;
-use usual::{SIX_KEYS, Usual};
+use usual::Script;
 
 use crate::Result;
+use crate::algorithms::{ENDLESS, policy, six};
 use crate::charts::Chart;
 use crate::measure::Estimate;
-use crate::report::{Bound, Report, Table};
+use crate::report::{Report, Table};
 
 /// The loads, each of about 0.1 s.
 const LOADS: [Load; 5] = [
@@ -71,126 +71,84 @@ pub(crate) fn scripts(report: &mut Report) -> Result {
     run(scripts::on_redis(report))
 }
 
-/// The indices of the candidates in the list of [`candidates`].
-const OURS: usize = 0;
-const INCR: usize = 1;
-const PING: usize = 2;
-const GCRA: usize = 4;
-const USUAL: usize = 5;
-const LIMITADOR: usize = 6;
-const EXTENSIBLE: usize = 7;
-
-/// Creates the candidates with limits of `max`. They use different databases, from the number
-/// `first` on.
-async fn candidates(server: &Server, first: usize, max: u32) -> Result<Vec<Candidate>> {
-    let six_periods = Period::NAMED.map(Period::as_millis);
-    let gcra = Usual::of("GCRA").ok_or("no script of GCRA")?;
-    let ours = async |place| store(server, first + place).connect().await;
-    let readable = store(server, first + 7).layout(Layout::Readable).connect().await?;
-    let mut all = vec![
-        Candidate::ours("ours, six periods", ours(0).await?, six(max)?),
-        Candidate::command(server, first + 1, "INCR", (&["incr"], true)).await?,
-        Candidate::command(server, first + 1, "PING", (&["ping"], false)).await?,
-        Candidate::return_1(server, first + 2).await?,
-        Candidate::usual(server, first + 3, gcra, Limit::per_month(max)).await?,
-        Candidate::key_per_limit(server, first + 4, SIX_KEYS, max.into(), &six_periods).await?,
-        Candidate::read_then_count(server, first + 5, max).await?,
-        Candidate::actix_extensible(server, first + 6, max).await?,
-        Candidate::ours("ours, readable layout", readable, six(max)?),
-        Candidate::ours("ours, again: the noise", ours(8).await?, six(max)?),
-    ];
-    all[GCRA].name = "the usual script of GCRA, one period".to_owned();
-    Ok(all)
-}
-
 /// Compares our store with plain commands and other limiters, by the number of requests in flight.
 pub(crate) fn others(report: &mut Report) -> Result {
+    let [ours_packed, incr, six_keys, ping] = [0, 1, 3, 5];
     run(async {
-        let server = Server::start()?;
+        let (server, periods) = (Server::start()?, Period::NAMED.map(Period::as_millis));
         let mut monitors = [server.monitor().await?];
-        let all: Vec<_> =
-            candidates(&server, 1, ENDLESS).await?.into_iter().map(Arc::new).collect();
+        let ours = async |name, layout, max| -> Result<Candidate> {
+            let store = store(&server).layout(layout).connect().await?;
+            Ok(Candidate::ours(name, store, six(max)?))
+        };
+        let gcra = Script::of_algorithm("GCRA", Limit::per_month(ENDLESS)).ok_or("no GCRA")?;
+        let gcra = Script { name: "the usual script of GCRA, one period", ..gcra };
+        let all = [
+            ours("ours, six periods", Layout::Packed, ENDLESS).await?,
+            Candidate::command(&server, "incr", true).await?,
+            Candidate::script(&server, Script::nothing()).await?,
+            Candidate::script(&server, Script::six_keys(ENDLESS.into(), &periods)).await?,
+            ours("ours, readable layout", Layout::Readable, ENDLESS).await?,
+            Candidate::command(&server, "ping", false).await?,
+            Candidate::script(&server, gcra).await?,
+            Candidate::read_then_count(&server, ENDLESS).await?,
+            Candidate::actix_extensible(&server, ENDLESS).await?,
+        ]
+        .map(Arc::new);
         let mut by_load = Vec::new();
         for load in LOADS {
             by_load.push(rounds(&all, load, report.rounds(ROUNDS), &mut monitors).await?);
         }
         // This limiter connects for each request, so it has a shorter load.
-        let pair =
-            [Arc::clone(&all[OURS]), Arc::new(Candidate::actix_limitation(&server, 12, ENDLESS)?)];
-        let connecting =
-            rounds(&pair, Load::on_all(SHOWN, 1_024), report.rounds(3), &mut monitors).await?;
-        let mut beyond = Vec::new();
-        for (place, candidate) in candidates(&server, 21, PRESSED).await?.into_iter().enumerate() {
-            let has_limit = ![INCR, PING, PING + 1].contains(&place);
-            beyond.push(if has_limit { too_many(candidate).await as f64 } else { f64::NAN });
-        }
-        beyond.push(too_many(Candidate::actix_limitation(&server, 32, PRESSED)?).await as f64);
-        show_others(report, &all, &by_load, (&pair[1], &connecting), &beyond)
-    })
-}
+        let limitation = Arc::new(Candidate::actix_limitation(&server, ENDLESS)?);
+        let pair = [Arc::clone(&all[ours_packed]), limitation];
+        let load = Load::on_all(SHOWN, 1_024);
+        let connecting = rounds(&pair, load, report.rounds(3), &mut monitors).await?;
 
-fn show_others(
-    report: &mut Report,
-    all: &[Arc<Candidate>],
-    by_load: &[Rounds],
-    (last, connecting): (&Arc<Candidate>, &Rounds),
-    beyond: &[f64],
-) -> Result {
-    let rate = |rounds: &Rounds, place| 1e-3 / rounds.median(place, SECONDS);
-    let columns = ["thousand decisions per second, by requests in flight".to_owned()];
-    let columns = columns.into_iter().chain(LOADS.map(|load| load.in_flight.to_string()));
-    let mut rates = Table::new("one connection each, 10 000 subjects in turn", columns);
-    let mut costs = Table::new(
-        &format!("{SHOWN} in flight: µs for each decision; requests allowed beyond the limits"),
-        ["", "command", "server", "client", "ours is faster by", "too many"],
-    );
-    let shown = &by_load[AT_SHOWN];
-    let rows = all.iter().enumerate().map(|(place, candidate)| (candidate, shown, place));
-    for ((candidate, rounds, place), beyond) in rows.chain([(last, connecting, 1)]).zip(beyond) {
-        let each = |quantity| rounds.median(place, quantity).into();
-        let faster = rounds.multiple(place, OURS, SECONDS).into();
-        let name = candidate.name.as_str().into();
-        costs.row([name, each(COMMAND), each(SERVER), each(CLIENT), faster, (*beyond).into()]);
-    }
-    for (place, candidate) in all.iter().enumerate() {
-        let cells = by_load.iter().map(|rounds| rate(rounds, place).into());
-        rates.row([candidate.name.as_str().into()].into_iter().chain(cells));
-    }
-    let lines = ["requests in flight", "ours, six limits", "INCR, no limit", "script of six keys"];
-    let mut by_in_flight = Table::new("decisions per second", lines);
-    for (load, rounds) in LOADS.iter().zip(by_load) {
-        let cells = [OURS, INCR, USUAL].map(|place| (1e3 * rate(rounds, place)).into());
-        by_in_flight.row([load.in_flight.into()].into_iter().chain(cells));
-    }
-    report.table(rates);
-    report.table(costs);
-    let chart = Chart {
-        name: "in-flight",
-        title: "Decisions on one Redis, by requests in flight",
-        note: "One connection each, one thread for all clients, 10 000 subjects in turn.",
-        unit: "decisions per second",
-        is_logarithmic: true,
-    };
-    report.chart(&chart, by_in_flight)?;
-    let beside = |place, quantity| shown.multiple(place, OURS, quantity);
-    for (what, floor, measured) in [
-        ("INCR", 0.35, beside(INCR, SECONDS)),
-        ("the usual script, by server time", 2.0, beside(USUAL, COMMAND)),
-        ("the usual script of one GCRA", 0.6, beside(GCRA, SECONDS)),
-        ("MGET, then six scripts", 5.0, beside(LIMITADOR, SECONDS)),
-        ("actix-extensible-rate-limit, one period", 1.0, beside(EXTENSIBLE, SECONDS)),
-        ("actix-limitation, one period", 10.0, connecting.multiple(1, OURS, SECONDS)),
-    ] {
-        report.goal(
-            &format!("six periods on Redis: rate beside {what}"),
-            Bound::AtLeast(floor),
-            "times",
-            measured,
-        );
-    }
-    let latency = by_load[ONE_BY_ONE].multiple(OURS, PING, SECONDS);
-    report.goal("one at a time on Redis: time beside PING", Bound::AtMost(1.25), "times", latency);
-    Ok(())
+        let columns = ["thousand decisions per second, by requests in flight".to_owned()];
+        let columns = columns.into_iter().chain(LOADS.map(|load| load.in_flight.to_string()));
+        let columns = columns.chain([format!("µs of the server, {SHOWN}")]);
+        let mut table = Table::new("one connection each, 10 000 subjects in turn", columns);
+        for (place, candidate) in all.iter().enumerate() {
+            let rates = by_load.iter().map(|rounds| 1e-3 / rounds.median(place, SECONDS));
+            let micros = by_load[AT_SHOWN].median(place, COMMAND);
+            table.row(&candidate.name, rates.chain([micros]));
+        }
+        report.table(table);
+        let columns =
+            ["requests in flight", "ours, six limits", "INCR, no limit", "script of six keys"];
+        let mut table = Table::new("decisions per second", columns);
+        for (load, rounds) in LOADS.iter().zip(&by_load) {
+            let rates =
+                [ours_packed, incr, six_keys].map(|place| 1.0 / rounds.median(place, SECONDS));
+            table.row(load.in_flight, rates);
+        }
+        let chart = Chart {
+            name: "in-flight",
+            title: "Decisions on one Redis, by requests in flight",
+            note: "One connection each, one thread for all clients, 10 000 subjects in turn.",
+            unit: "decisions per second",
+            is_logarithmic: true,
+        };
+        report.chart(&chart, table)?;
+        let shown = &by_load[AT_SHOWN];
+        for (place, floor) in [(incr, 0.35), (6, 0.6), (7, 5.0), (8, 1.0)] {
+            let what = format!("six periods on Redis: rate beside {}", all[place].name);
+            report.at_least(what, floor, shown.multiple(place, ours_packed, SECONDS));
+        }
+        let what = "six periods on Redis: rate beside actix-limitation, one period";
+        report.at_least(what, 10.0, connecting.multiple(1, 0, SECONDS));
+        let what = "six periods on Redis: server time of the usual script beside ours";
+        report.at_least(what, 2.0, shown.multiple(six_keys, ours_packed, COMMAND));
+        let latency = by_load[ONE_BY_ONE].multiple(ours_packed, ping, SECONDS);
+        report.at_most("one at a time on Redis: time beside PING", 1.25, latency);
+        for layout in [Layout::Packed, Layout::Readable] {
+            let beyond = too_many(ours("", layout, PRESSED).await?).await;
+            let what = format!("six periods on Redis, {layout:?}: allowed beyond the limits");
+            report.at_most(what, 0.0, beyond as f64);
+        }
+        Ok(())
+    })
 }
 
 /// Compares our store with `INCR` for many tasks on one subject, for a flood of denials, and for
@@ -198,61 +156,36 @@ fn show_others(
 pub(crate) fn shortcuts(report: &mut Report) -> Result {
     /// The requests that a subject of the flood may make, of a hundred and more.
     const PASSING: u32 = 6;
-    const LEASE: u32 = 100;
-    const FLOOD: Load = Load { in_flight: SHOWN, decisions: 64_000, subjects: 100 };
-    // A denial is cached for at most a second. Then the server is called once more for its subject.
-    // With more subjects, these calls would take too large a part of the measured time.
-    const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
     const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
-    const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
+    const FLOOD: Load = Load { in_flight: SHOWN, decisions: 64_000, subjects: 100 };
     const LEASED: Load = Load { in_flight: SHOWN, decisions: 51_200, subjects: 16 };
     run(async {
         let server = Server::start()?;
         let mut monitors = [server.monitor().await?];
-        let incr = Arc::new(Candidate::command(&server, 1, "INCR", (&["incr"], true)).await?);
-        let ours = async |database, max, lease| -> Result<Arc<Candidate>> {
-            let store = store(&server, database).lease(lease).connect().await?;
-            Ok(Arc::new(Candidate::ours("ours", store, six(max)?)))
-        };
-        let [hot, flood, leased] = [
-            ours(2, ENDLESS, 0).await?,
-            ours(3, PASSING, 0).await?,
-            ours(4, ENDLESS, LEASE).await?,
-        ];
-        // These requests use up the limits before the measurement.
-        let passed = count_allowed(&flood, FLOOD).await;
-        assert_eq!(passed, PASSING as usize * FLOOD.subjects, "the limits are set so");
-        let columns = ["", "thousand/s", "INCR thousand/s", "calls each", "client µs", "allowed"];
-        let mut table = Table::new("shortcuts", columns);
-        let count = report.rounds(ROUNDS);
-        for (name, candidate, load, floor) in [
-            ("one subject, 256 in flight", &hot, HOT, 3.0),
-            ("denied flood of 10 subjects, one at a time", &flood, LONE_FLOOD, 30.0),
-            ("denied flood of 100 subjects, 64 in flight", &flood, FLOOD, 30.0),
-            ("leases of 100, 2 subjects, one at a time", &leased, LONE_LEASED, 20.0),
-            ("leases of 100, 16 subjects, 64 in flight", &leased, LEASED, 20.0),
+        let incr = Arc::new(Candidate::command(&server, "incr", true).await?);
+        let mut table =
+            Table::new("shortcuts", ["", "thousand/s", "INCR thousand/s", "calls each", "allowed"]);
+        for (name, (max, lease), load, floor) in [
+            ("one subject, 256 in flight", (ENDLESS, 0), HOT, 3.0),
+            ("denied flood of 100 subjects, 64 in flight", (PASSING, 0), FLOOD, 30.0),
+            ("leases of 100, 16 subjects, 64 in flight", (ENDLESS, 100), LEASED, 20.0),
         ] {
-            let pair = [Arc::clone(candidate), Arc::clone(&incr)];
-            let rounds = rounds(&pair, load, count, &mut monitors).await?;
-            let rates = [0, 1].map(|place| (1e-3 / rounds.median(place, SECONDS)).into());
-            let rest =
-                [CALLS, CLIENT, load::ALLOWED].map(|quantity| rounds.median(0, quantity).into());
-            table.row([name.into()].into_iter().chain(rates).chain(rest));
+            let store = store(&server).lease(lease).connect().await?;
+            let ours = Arc::new(Candidate::ours(name, store, six(max)?));
+            if max == PASSING {
+                // These requests use up the limits before the measurement.
+                let passed = count_allowed(&ours, load).await;
+                assert_eq!(passed, PASSING as usize * load.subjects, "the limits are set so");
+            }
+            let pair = [ours, Arc::clone(&incr)];
+            let rounds = rounds(&pair, load, report.rounds(ROUNDS), &mut monitors).await?;
+            let [ours, incr] = [0, 1].map(|place| 1e-3 / rounds.median(place, SECONDS));
+            table.row(name, [ours, incr, rounds.median(0, CALLS), rounds.median(0, ALLOWED)]);
             let faster = rounds.multiple(1, 0, SECONDS);
-            report.goal(
-                &format!("{name}: rate beside INCR"),
-                Bound::AtLeast(floor),
-                "times",
-                faster,
-            );
-            if load.subjects == FLOOD.subjects {
+            report.at_least(format!("{name}: rate beside INCR"), floor, faster);
+            if max == PASSING {
                 let calls = Estimate::of(&rounds.samples(0, CALLS));
-                report.goal(
-                    &format!("{name}: calls for each request"),
-                    Bound::AtMost(0.02),
-                    "",
-                    calls,
-                );
+                report.at_most(format!("{name}: calls for each request"), 0.02, calls);
             }
         }
         report.table(table);
@@ -266,44 +199,30 @@ pub(crate) fn space(report: &mut Report) -> Result {
     run(async {
         let server = Server::start()?;
         let mut monitor = server.monitor().await?;
-        let ours = async |database, policy| -> Result<Candidate> {
-            Ok(Candidate::ours("ours", store(&server, database).connect().await?, policy))
+        let ours = async |name, policy| -> Result<Candidate> {
+            Ok(Candidate::ours(name, store(&server).connect().await?, policy))
         };
         let counters =
-            Period::NAMED.map(|period| format!("9/{period}:sliding-window-counter").parse());
-        let counters =
-            Policy::new(counters.into_iter().collect::<std::result::Result<Vec<Limit>, _>>()?)?;
-        let periods = Period::NAMED.map(Period::as_millis);
-        let all = [
-            // The first requests make the server allocate memory for its own purposes, so they are
-            // not reported.
-            ("", ours(1, six(9)?).await?),
-            (
-                "the usual script, six keys",
-                Candidate::key_per_limit(&server, 2, SIX_KEYS, 9, &periods).await?,
-            ),
-            ("ours, six fixed windows", ours(3, six(9)?).await?),
-            ("ours, six sliding window counters", ours(4, counters).await?),
-        ];
+            policy(Period::NAMED.map(|period| format!("9/{period}:sliding-window-counter")))?;
+        let script = Script::six_keys(9, &Period::NAMED.map(Period::as_millis));
         let mut table = Table::new("memory of six limits on Redis", ["", "bytes for each subject"]);
         let mut bytes = Vec::new();
-        for (name, candidate) in all {
-            let before = monitor.memory().await?;
+        for candidate in [
+            ours("the first requests, for which the server also allocates buffers", six(9)?)
+                .await?,
+            Candidate::script(&server, script).await?,
+            ours("ours, six fixed windows", six(9)?).await?,
+            ours("ours, six sliding window counters", counters).await?,
+        ] {
+            let (name, before) = (candidate.name.clone(), monitor.memory().await?);
             count_allowed(&Arc::new(candidate), LOAD).await;
             bytes.push((monitor.memory().await? - before) / LOAD.subjects as f64);
-            if let [_, .., each] = bytes[..] {
-                table.row([name.into(), each.into()]);
-            }
+            table.row(name, bytes.last().copied());
         }
         report.table(table);
-        let ratio = |factor: f64, place: usize| Estimate::exact(factor * bytes[1] / bytes[place]);
-        report.goal("bytes of six keys beside ours", Bound::AtLeast(3.5), "times", ratio(1.0, 2));
-        report.goal(
-            "bytes of twelve keys beside our counters",
-            Bound::AtLeast(6.0),
-            "times",
-            ratio(2.0, 3),
-        );
+        report.at_least("bytes of six keys beside ours", 3.5, bytes[1] / bytes[2]);
+        let what = "bytes of twelve keys beside our counters";
+        report.at_least(what, 6.0, 2.0 * bytes[1] / bytes[3]);
         Ok(())
     })
 }
@@ -316,27 +235,19 @@ pub(crate) fn limits(report: &mut Report) -> Result {
         let server = Server::start()?;
         let mut candidates = Vec::new();
         for count in COUNTS {
-            let periods: Vec<u64> = (1..=count as u64).map(|n| 60_000 * n).collect();
-            let limits = periods
-                .iter()
-                .map(|period| Ok(Limit::new(ENDLESS.into(), Period::from_millis(*period)?)?));
-            let policy = Policy::new(limits.collect::<Result<Vec<_>>>()?)?;
-            let database = candidates.len();
-            let ours = Candidate::ours("ours", store(&server, database).connect().await?, policy);
-            let usual =
-                Candidate::key_per_limit(&server, database + 1, SIX_KEYS, ENDLESS.into(), &periods)
-                    .await?;
-            candidates.extend([ours, usual].map(Arc::new));
+            let limits = policy((1..=count).map(|minutes| format!("{ENDLESS}/{minutes}m")))?;
+            let periods: Vec<u64> = (1..=count as u64).map(|minutes| 60_000 * minutes).collect();
+            let script = Script::six_keys(ENDLESS.into(), &periods);
+            let ours = Candidate::ours("ours", store(&server).connect().await?, limits);
+            candidates.push(Arc::new(ours));
+            candidates.push(Arc::new(Candidate::script(&server, script).await?));
         }
-        let rounds =
-            rounds(&candidates, LOADS[AT_SHOWN], report.rounds(3), &mut [server.monitor().await?])
-                .await?;
+        let (load, mut monitors) = (LOADS[AT_SHOWN], [server.monitor().await?]);
+        let rounds = rounds(&candidates, load, report.rounds(3), &mut monitors).await?;
         let columns = ["limits in the policy", "ours", "script, a key for each"];
         let mut table = Table::new("µs of the server for each decision, 64 in flight", columns);
         for (place, count) in COUNTS.into_iter().enumerate() {
-            let [ours, usual] =
-                [2 * place, 2 * place + 1].map(|place| rounds.median(place, COMMAND).into());
-            table.row([count.into(), ours, usual]);
+            table.row(count, [0, 1].map(|kind| rounds.median(2 * place + kind, COMMAND)));
         }
         let chart = Chart {
             name: "limits-redis",

@@ -3,44 +3,24 @@
 //!
 //! | field of the file | content |
 //! |---|---|
-//! | `machine`, `versions` | the processor and the build profile; the compared libraries |
-//! | `tables` | `title`, `columns`, `rows`; a cell is a number, a text, or an estimate with `median`, `low` and `high` |
-//! | `goals` | `what`, `unit`, `bound` (`at_least` or `at_most`), `measured` (an estimate), `verdict` |
+//! | `machine` | the processor and the build profile |
+//! | `tables` | `title`, `columns`, `rows`: a name, and the other cells as estimates |
+//! | `goals` | `what`, `bound`, `measured` (an estimate), `verdict` |
+//!
+//! An estimate has the fields `median`, `low` and `high`.
 
 use std::fmt;
-use std::process::Command;
 
 use serde::Serialize;
 
 use crate::charts::Chart;
-use crate::measure::Estimate;
+use crate::measure::{Estimate, cores};
 use crate::{Options, Result};
-
-/// The libraries whose versions are printed.
-const LIBRARIES: [&str; 16] = [
-    "rl-core",
-    "actix-extensible-rate-limit",
-    "actix-limitation",
-    "actix-web",
-    "axum",
-    "axum-governor",
-    "burster",
-    "dashmap",
-    "governor",
-    "limitador",
-    "redis",
-    "throttlecrab",
-    "tokio",
-    "tower",
-    "tower_governor",
-    "trypema",
-];
 
 /// The results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: String,
-    versions: Vec<String>,
     tables: Vec<Table>,
     goals: Vec<Goal>,
     #[serde(skip)]
@@ -48,18 +28,16 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates a report, and prints the machine and the versions.
+    /// Creates a report, and prints the machine.
     pub(crate) fn begin(options: Options) -> Self {
-        let mut versions = LIBRARIES.map(version).to_vec();
-        versions.extend(["rustc", "redis-server"].map(program));
         let machine = machine();
-        println!("{machine}\n{}\n", versions.join(", "));
-        Self { machine, versions, tables: Vec::new(), goals: Vec::new(), options }
+        println!("{machine}\n");
+        Self { machine, tables: Vec::new(), goals: Vec::new(), options }
     }
 
     /// Returns the number of rounds of a measurement: `full`, or one in a short run.
     pub(crate) const fn rounds(&self, full: usize) -> usize {
-        if self.options.is_short { 1 } else { full }
+        self.size(full, 1)
     }
 
     /// Returns a number of subjects, entries or seconds: `full`, or `short` in a short run.
@@ -82,31 +60,41 @@ impl Report {
         Ok(())
     }
 
-    /// Adds a goal with its measured value.
-    pub(crate) fn goal(
+    /// Adds a goal: a quantity that must reach `floor`.
+    pub(crate) fn at_least<E: Into<Estimate>>(
         &mut self,
-        what: &str,
-        bound: Bound,
-        unit: &'static str,
-        measured: Estimate,
+        what: impl ToString,
+        floor: f64,
+        value: E,
     ) {
-        let verdict = bound.verdict(measured);
-        self.goals.push(Goal { what: what.to_owned(), bound, unit, measured, verdict });
+        self.goal(&what, format!(">= {floor}"), value.into(), |value| value >= floor);
+    }
+
+    /// Adds a goal: a quantity that must not exceed `most`.
+    pub(crate) fn at_most<E: Into<Estimate>>(&mut self, what: impl ToString, most: f64, value: E) {
+        self.goal(&what, format!("<= {most}"), value.into(), |value| value <= most);
+    }
+
+    /// Adds a goal. It is reached only if the whole interval reaches it.
+    fn goal(
+        &mut self,
+        what: &dyn ToString,
+        bound: String,
+        measured: Estimate,
+        reaches: impl Fn(f64) -> bool,
+    ) {
+        let verdict = match [measured.low, measured.high].map(reaches) {
+            [true, true] => "reached",
+            [false, false] => "missed",
+            _ => "unclear",
+        };
+        self.goals.push(Goal { what: what.to_string(), bound, measured, verdict });
     }
 
     /// Prints the goals, and writes the report to a file if that is wanted.
     pub(crate) fn end(&self) -> Result {
-        let mut table = Table::new("goals", ["", "floor", "measured", "verdict"]);
-        for Goal { what, bound, unit, measured, verdict } in &self.goals {
-            table.row([
-                what.as_str().into(),
-                format!("{bound} {unit}").into(),
-                (*measured).into(),
-                (*verdict).into(),
-            ]);
-        }
-        if !self.goals.is_empty() {
-            println!("{table}");
+        for Goal { what, bound, measured, verdict } in &self.goals {
+            println!("{verdict:7}  {bound:>8}  {:>20}  {what}", measured.to_string());
         }
         let Some(file) = &self.options.json else { return Ok(()) };
         let text = serde_json::to_string_pretty(self)?;
@@ -114,141 +102,56 @@ impl Report {
     }
 }
 
-/// A value that must be reached.
+/// A bound on a quantity, with the measured value.
 #[derive(Debug, Serialize)]
 struct Goal {
     what: String,
-    unit: &'static str,
-    bound: Bound,
+    bound: String,
     measured: Estimate,
     verdict: &'static str,
 }
 
-/// The bound of a goal.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Bound {
-    /// Returns the verdict on an estimate. A goal is reached only if the whole interval reaches it.
-    fn verdict(self, Estimate { low, high, .. }: Estimate) -> &'static str {
-        let reached = [low, high].map(|value| match self {
-            Self::AtLeast(floor) => value >= floor,
-            Self::AtMost(ceiling) => value <= ceiling,
-        });
-        match reached {
-            [true, true] => "reached",
-            [false, false] => "missed",
-            _ => "unclear",
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AtLeast(floor) => write!(f, ">= {floor}"),
-            Self::AtMost(ceiling) => write!(f, "<= {ceiling}"),
-        }
-    }
-}
-
-/// A table of plain text. The first column is aligned to the left, the others to the right.
-#[derive(Clone, Debug, Serialize)]
+/// A table of plain text. Each row has a name, and cells that are aligned to the right. NaN is an
+/// empty cell.
+#[derive(Debug, Serialize)]
 pub(crate) struct Table {
     title: String,
     pub(crate) columns: Vec<String>,
-    pub(crate) rows: Vec<Vec<Cell>>,
-}
-
-/// A cell of a table.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Cell {
-    Text(String),
-    /// A number. NaN is an empty cell.
-    Number(f64),
-    Estimate(Estimate),
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<f64> for Cell {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(number: usize) -> Self {
-        Self::Number(number as f64)
-    }
-}
-
-impl From<Estimate> for Cell {
-    fn from(estimate: Estimate) -> Self {
-        Self::Estimate(estimate)
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Number(number) if number.is_nan() => Ok(()),
-            Self::Number(number) if number.fract() == 0.0 || *number >= 100.0 => {
-                write!(f, "{number:.0}")
-            }
-            Self::Number(number) if *number >= 10.0 => write!(f, "{number:.1}"),
-            Self::Number(number) => write!(f, "{number:.2}"),
-            Self::Estimate(estimate) => estimate.fmt(f),
-        }
-    }
+    pub(crate) rows: Vec<(String, Vec<Estimate>)>,
 }
 
 impl Table {
+    /// Creates a table. The first column is that of the names.
     pub(crate) fn new<C: Into<String>>(title: &str, columns: impl IntoIterator<Item = C>) -> Self {
         let columns = columns.into_iter().map(Into::into).collect();
         Self { title: title.to_owned(), columns, rows: Vec::new() }
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
+    pub(crate) fn row<C, R>(&mut self, name: impl ToString, cells: R)
+    where
+        R: IntoIterator<Item = C>,
+        C: Into<Estimate>,
+    {
+        self.rows.push((name.to_string(), cells.into_iter().map(Into::into).collect()));
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts = |row: &Vec<Cell>| row.iter().map(Cell::to_string).collect();
-        let mut rows: Vec<Vec<String>> = vec![self.columns.clone()];
-        rows.extend(self.rows.iter().map(texts));
-        let mut widths = vec![0; rows.iter().map(Vec::len).max().unwrap_or(0)];
-        for (width, cell) in rows.iter().flat_map(|row| row.iter().enumerate()).collect::<Vec<_>>()
-        {
-            widths[width] = widths[width].max(cell.chars().count());
+        let mut rows = vec![self.columns.clone()];
+        for (name, cells) in &self.rows {
+            rows.push(
+                [name.clone()].into_iter().chain(cells.iter().map(Estimate::to_string)).collect(),
+            );
         }
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+        let widths: Vec<_> = (0..self.columns.len()).filter_map(width).collect();
         writeln!(f, "{}", self.title)?;
         for row in &rows {
-            let mut line = String::new();
-            for (place, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                match place {
-                    0 => line.push_str(&format!("  {cell:<width$}")),
-                    _ => line.push_str(&format!("  {cell:>width$}")),
-                }
+            let mut line = format!("  {:<width$}", row[0], width = widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                line.push_str(&format!("  {cell:>width$}"));
             }
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -259,70 +162,42 @@ impl fmt::Display for Table {
 /// Returns the processor, its number of cores, and the build profile. The ratios of unoptimised
 /// programs are meaningless.
 fn machine() -> String {
-    let count = std::thread::available_parallelism().map_or(1, |count| count.get());
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model.trim());
     let profile =
         if cfg!(debug_assertions) { "DEBUG BUILD: RUN WITH --release" } else { "release" };
-    format!("{model}, {count} cores, {profile}")
-}
-
-/// Returns the version of a program, from the first line of its `--version`.
-fn program(name: &str) -> String {
-    let output = Command::new(name).arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let line = text.unwrap_or_default().lines().next().unwrap_or_default().to_owned();
-    let short = line.split(" sha").next().unwrap_or_default();
-    if short.is_empty() { format!("no {name}") } else { short.to_owned() }
-}
-
-/// Returns the name of a library with its version in the lock file of the workspace. If there are
-/// several versions, returns the newest.
-fn version(name: &str) -> String {
-    let lock = include_str!("../../../Cargo.lock");
-    let found = lock.rsplit_once(&format!("name = \"{name}\"\nversion = \""));
-    let version = found.and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?");
-    format!("{name} {version}")
+    format!("{model}, {} cores, {profile}", cores())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_goal_is_reached_only_by_the_whole_interval() {
-        let verdict = |bound: Bound, low, high| bound.verdict(Estimate { median: low, low, high });
-        assert_eq!(verdict(Bound::AtLeast(5.0), 5.0, 13.0), "reached");
-        assert_eq!(verdict(Bound::AtLeast(5.0), 4.9, 5.3), "unclear");
-        assert_eq!(verdict(Bound::AtLeast(5.0), 3.0, 4.9), "missed");
-        assert_eq!(verdict(Bound::AtMost(96.0), 72.0, 96.0), "reached");
-        assert_eq!(verdict(Bound::AtMost(96.0), f64::NAN, f64::NAN), "missed");
+        let mut report = Report::begin(Options::default());
+        let of = |low, high| Estimate { median: low, low, high };
+        report.at_least("", 5.0, of(5.0, 13.0));
+        report.at_least("", 5.0, of(4.9, 5.3));
+        report.at_least("", 5.0, of(3.0, 4.9));
+        report.at_most("", 96.0, of(72.0, 96.0));
+        report.at_most("", 96.0, f64::NAN);
+        let verdicts: Vec<_> = report.goals.iter().map(|goal| goal.verdict).collect();
+        assert_eq!(verdicts, ["reached", "unclear", "missed", "reached", "missed"]);
     }
 
     #[test]
     fn columns_are_aligned_and_numbers_have_three_digits() {
         let mut table = Table::new("speed", ["case", "ns", "ratio"]);
-        table.row(["one key".into(), 9.25.into(), Estimate::exact(10.0).into()]);
-        table.row(["a million".into(), 1234.5.into(), f64::NAN.into()]);
+        table.row("one key", [9.25, 10.0]);
+        table.row("a million", [1234.5, f64::NAN]);
         let expected = "\
 speed
   case         ns  ratio
-  one key    9.25  10.00
+  one key    9.25     10
   a million  1234
 ";
         assert_eq!(table.to_string(), expected);
-        let written = serde_json::to_value(&table).unwrap();
-        let ratio = json!({"median": 10.0, "low": 10.0, "high": 10.0});
-        assert_eq!(written["rows"], json!([["one key", 9.25, ratio], ["a million", 1234.5, null]]));
-    }
-
-    #[test]
-    fn every_compared_library_is_in_the_lock_file() {
-        for library in LIBRARIES {
-            assert!(!version(library).ends_with('?'), "{library}");
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use axum::routing::get;
 use axum_governor::extractor::PeerIp;
@@ -18,8 +18,9 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-use super::{LINES, policy};
+use super::LINES;
 use crate::Result;
+use crate::algorithms::{ENDLESS, six};
 
 fn plain() -> Router {
     Router::new().route("/", get(async || "Hello"))
@@ -34,9 +35,7 @@ pub(super) async fn no_op() -> Result<SocketAddr> {
 pub(super) async fn lines() -> Result<SocketAddr> {
     start(plain().layer(MapResponseLayer::new(|mut response: Response| {
         for name in LINES {
-            response
-                .headers_mut()
-                .insert(HeaderName::from_static(name), HeaderValue::from_static("1000"));
+            response.headers_mut().insert(name, HeaderValue::from_static("1000"));
         }
         response
     })))
@@ -44,16 +43,16 @@ pub(super) async fn lines() -> Result<SocketAddr> {
 }
 
 /// Starts a service with our limiter, for six periods and by client address.
-pub(super) async fn ours(max: u32) -> Result<SocketAddr> {
-    let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
+pub(super) async fn ours() -> Result<SocketAddr> {
+    let limiter = RateLimiter::builder().policy(six(ENDLESS)?).build()?;
     start(plain().layer(RateLimitLayer::new(limiter))).await
 }
 
 /// Starts a service with tower_governor, for one period.
-pub(super) async fn tower_governor(max: u32) -> Result<SocketAddr> {
+pub(super) async fn tower_governor() -> Result<SocketAddr> {
     let config = GovernorConfigBuilder::default()
-        .period(Duration::from_secs(3_600) / max)
-        .burst_size(max)
+        .period(Duration::from_secs(3_600) / ENDLESS)
+        .burst_size(ENDLESS)
         .key_extractor(PeerIpKeyExtractor)
         .use_headers()
         .finish()
@@ -62,8 +61,8 @@ pub(super) async fn tower_governor(max: u32) -> Result<SocketAddr> {
 }
 
 /// Starts a service with axum_governor, for one period.
-pub(super) async fn axum_governor(max: u32) -> Result<SocketAddr> {
-    let max = NonZeroU32::new(max).ok_or("a limit above 0")?;
+pub(super) async fn axum_governor() -> Result<SocketAddr> {
+    let max = NonZeroU32::new(ENDLESS).ok_or("a limit above 0")?;
     let config = axum_governor::GovernorConfigBuilder::default()
         .with_extractor(PeerIp::default())
         .expect_connect_info()

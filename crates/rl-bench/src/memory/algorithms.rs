@@ -4,9 +4,9 @@
 use super::limiters::{BY_ALGORITHM, Keys, Limiter, ours_of, ours_with_permits, uniform};
 use super::{BEFORE, FEW, MANY, SLICES, block, by_threads};
 use crate::Result;
-use crate::algorithms::{ONE_WINDOW, Row};
+use crate::algorithms::{CONCURRENCY, ONE_WINDOW, Row};
 use crate::measure::Race;
-use crate::report::{Bound, Report, Table};
+use crate::report::{Report, Table};
 
 /// A limit that no block reaches, and a number of permits that no block holds at once.
 const OPEN: u64 = 20_000;
@@ -29,21 +29,15 @@ struct Visited {
 }
 
 impl Visited {
-    fn all(keys: &Keys, many: usize) -> [Self; 3] {
-        let few = &keys.order[..FEW];
-        let at_random = |seed| uniform(many, 40_000, seed);
+    fn all(keys: &Keys) -> [Self; 3] {
+        let (few, many) = (&keys.order[..FEW], keys.order.len());
+        let at_random = (0..).take(SLICES).map(|seed| uniform(many, 40_000, seed)).collect();
         let visited =
             |name, subjects, rounds, first, slices| Self { name, subjects, rounds, first, slices };
         [
-            visited("one subject", 1, 31, vec![0; 1_000], vec![vec![0; 10_000]]),
-            visited("a thousand", FEW, 31, few.repeat(2), vec![few.repeat(16)]),
-            visited(
-                "a million at random",
-                many,
-                7,
-                (0..).take(many).collect(),
-                (0..).take(SLICES).map(at_random).collect(),
-            ),
+            visited("one subject", 1, 15, vec![0; 1_000], vec![vec![0; 10_000]]),
+            visited("a thousand", FEW, 15, few.repeat(2), vec![few.repeat(16)]),
+            visited("a million at random", many, 5, (0..).take(many).collect(), at_random),
         ]
     }
 
@@ -52,28 +46,21 @@ impl Visited {
     /// With few subjects, each block has a new limiter, so that no limit is reached and no log
     /// outgrows the caches. With a million, the entries are created only once.
     fn race(&self, keys: &Keys, rounds: usize, new: &[Box<dyn Fn() -> Limiter + '_>]) -> Race {
-        let ready = |new: &dyn Fn() -> Limiter| {
-            let limiter = new();
+        let ready = |contender: usize| {
+            let limiter = new[contender]();
             limiter(keys, &self.first);
             limiter
         };
         let is_large = self.subjects > FEW;
-        let known: Vec<Limiter> = new.iter().filter(|_| is_large).map(|new| ready(new)).collect();
-        let mut race = Race::new(new.len());
-        for turn in race.turns(rounds) {
-            let slice = &self.slices[turn.round % self.slices.len()];
-            race.record(
-                turn,
-                [match known.get(turn.contender) {
-                    Some(limiter) => {
-                        limiter(keys, &self.slices[(turn.round + 1) % self.slices.len()][..BEFORE]);
-                        block(limiter, keys, slice, true)
-                    }
-                    None => block(&ready(&new[turn.contender]), keys, slice, true),
-                }],
-            );
-        }
-        race
+        let known: Vec<Limiter> = (0..if is_large { new.len() } else { 0 }).map(ready).collect();
+        let slice = |round: usize| &self.slices[round % self.slices.len()];
+        Race::run(new.len(), rounds, |turn| match known.get(turn.contender) {
+            Some(limiter) => {
+                limiter(keys, &slice(turn.round + 1)[..BEFORE]);
+                [block(limiter, keys, slice(turn.round), true)]
+            }
+            None => [block(&ready(turn.contender), keys, slice(turn.round), true)],
+        })
     }
 }
 
@@ -98,57 +85,48 @@ fn too_many(row: &Row, keys: &Keys) -> Result<usize> {
 /// Measures all rows, compared with fixed windows and with other limiters.
 pub(crate) fn measure(report: &mut Report) -> Result {
     let keys = Keys::new(report.size(MANY, 2 * BEFORE));
-    let visited = Visited::all(&keys, keys.order.len());
-    let rows: Vec<Row> = Row::all().into_iter().chain(Row::many_windows()).collect();
-    let columns = visited.iter().flat_map(|visited| {
-        ["ns", "beside windows", "other, ns", "rate beside"]
-            .map(|what| format!("{}: {what}", visited.name))
-    });
-    let head =
-        [String::new()].into_iter().chain(columns).chain(["other", "too many"].map(str::to_owned));
-    let mut table =
-        Table::new("by algorithm, beside as many fixed windows and beside another limiter", head);
+    let (visited, rows) = (Visited::all(&keys), Row::all());
+    let columns = visited
+        .iter()
+        .flat_map(|visited| ["ns", "other, ns"].map(|what| format!("{}: {what}", visited.name)));
+    let columns = [String::new()].into_iter().chain(columns).chain(["too many".to_owned()]);
+    let mut table = Table::new("by algorithm, and another limiter of the algorithm", columns);
     for row in &rows {
-        let reference =
-            rows.iter().find(|other| other.name == row.reference()).ok_or("no reference")?;
         let other = BY_ALGORITHM.iter().find(|(name, ..)| *name == row.name);
-        let mut cells = vec![row.name.into()];
+        let mut cells = Vec::new();
         for visited in &visited {
             let ours = |row| {
                 Box::new(move || ours(row, OPEN, visited.subjects)) as Box<dyn Fn() -> Limiter>
             };
-            let mut limiters = vec![ours(row), ours(reference)];
-            limiters.extend(
-                other.map(|(_, _, new)| Box::new(|| new(OPEN as u32)) as Box<dyn Fn() -> Limiter>),
-            );
+            let mut limiters = vec![ours(row)];
+            if let Some((_, _, new)) = other {
+                limiters.push(Box::new(|| new(OPEN as u32)));
+            }
+            let is_beside_window = visited.subjects == FEW && row.limits.len() == 1;
+            if is_beside_window && row.name != ONE_WINDOW {
+                limiters.push(ours(&rows[0]));
+            }
             let race = visited.race(&keys, report.rounds(visited.rounds), &limiters);
-            let beside_windows = race.multiple(0, 1, 0);
-            cells.extend([race.median(0, 0).into(), beside_windows.into()]);
-            if other.is_some() {
-                cells.extend([race.median(2, 0).into(), race.multiple(2, 0, 0).into()]);
-            } else {
-                cells.extend(["".into(), "".into()]);
-            }
-            if visited.subjects == FEW
-                && row.reference() == ONE_WINDOW
-                && row.name != ONE_WINDOW
-                && !row.is_held()
-            {
-                let what = format!("{}, a thousand subjects: time beside a fixed window", row.name);
-                report.goal(&what, Bound::AtMost(2.5), "times", beside_windows);
-            }
-            let floor = match row.name {
-                "GCRA" if visited.subjects == 1 => Some(0.5),
-                "concurrency" if visited.subjects == FEW => Some(0.15),
-                _ => None,
-            };
-            if let (Some(floor), Some((_, other, _))) = (floor, other) {
-                let what = format!("{}, {}: rate beside {other}", row.name, visited.name);
-                report.goal(&what, Bound::AtLeast(floor), "times", race.multiple(2, 0, 0));
+            let beside = other.map(|(_, other, _)| (*other, race.multiple(1, 0, 0)));
+            cells.extend([race.median(0, 0), beside.map_or(f64::NAN, |_| race.median(1, 0))]);
+            let what = format!("{}, {}", row.name, visited.name);
+            match (row.name, visited.subjects, beside) {
+                ("GCRA", 1, Some((other, rate))) => {
+                    report.at_least(format!("{what}: rate beside {other}"), 0.5, rate);
+                }
+                (CONCURRENCY, FEW, Some((other, rate))) => {
+                    report.at_least(format!("{what}: rate beside {other}"), 0.15, rate);
+                }
+                (name, FEW, _) if row.limits.len() == 1 && name != ONE_WINDOW => {
+                    let what = format!("{what}: time beside a fixed window");
+                    report.at_most(what, 2.5, race.multiple(0, limiters.len() - 1, 0));
+                }
+                _ => {}
             }
         }
-        cells.extend([other.map_or("", |(_, name, _)| *name).into(), too_many(row, &keys)?.into()]);
-        table.row(cells);
+        let name =
+            other.map_or(row.name.to_owned(), |(_, other, _)| format!("{}, {other}", row.name));
+        table.row(name, cells.into_iter().chain([too_many(row, &keys)? as f64]));
     }
     report.table(table);
     Ok(())
@@ -174,8 +152,8 @@ mod tests {
     #[test]
     fn no_row_of_ours_allows_a_request_beyond_its_limits() {
         let keys = Keys::new(PRESSED_SUBJECTS);
-        for row in Row::all().iter().chain(&Row::many_windows()) {
-            assert_eq!(too_many(row, &keys).unwrap(), 0, "{}", row.name);
+        for row in Row::all() {
+            assert_eq!(too_many(&row, &keys).unwrap(), 0, "{}", row.name);
         }
     }
 }

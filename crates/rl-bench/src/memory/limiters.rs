@@ -20,7 +20,6 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 use limitador::limit::{
     Context as Values, Expression, Limit as LimitadorLimit, Namespace as LimitadorNamespace,
 };
-use rl_core::store::Namespace;
 use rl_core::{Cost, Limit, MaybeReady, MemoryStore, Part, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -29,9 +28,8 @@ use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
 use crate::Result;
+use crate::algorithms::{CONCURRENCY, ENDLESS, six};
 
-/// A limit that no measurement uses up.
-pub(super) const ENDLESS: u32 = 1_000_000_000;
 /// The number of requests that hold a permit at the same time.
 const SERVED_AT_ONCE: usize = 64;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -47,7 +45,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(count: usize) -> Self {
-        Self::named((0..).take(count).map(|key: u32| Self::name(&key)))
+        Self::named((0..count as u32).map(|key| Self::name(&key)))
     }
 
     pub(super) fn named(names: impl Iterator<Item = String>) -> Self {
@@ -95,14 +93,7 @@ fn each(allows: impl Fn(&Keys, usize) -> bool + Send + Sync + 'static) -> Limite
 /// Creates our limiter for six periods, with `max` units in each.
 pub(super) fn ours(max: u32, subjects: usize) -> Limiter {
     // The capacity is twice the number of subjects, because some shards fill earlier than others.
-    ours_of(&policy_of_six([max; 6]).expect("six limits are a policy"), 2 * subjects)
-}
-
-/// Returns a policy with this maximum for each of six periods.
-pub(super) fn policy_of_six(max: [u32; 6]) -> Result<Policy> {
-    let limits =
-        max.into_iter().zip(Period::NAMED).map(|(max, period)| Limit::new(max.into(), period));
-    Ok(Policy::new(limits.collect::<std::result::Result<Vec<_>, _>>()?)?)
+    ours_of(&six(max).expect("six limits are a policy"), 2 * subjects)
 }
 
 /// Creates our limiter with this policy and this capacity.
@@ -127,8 +118,8 @@ pub(super) fn ours_with_permits(policy: &Policy, capacity: usize) -> Limiter {
     // After a yield, the requests continue when the runtime has polled `event_interval` tasks, or
     // when no task is ready. Fewer tasks renew leases, so all of them are polled before.
     let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build();
-    let runtime = runtime.expect("a runtime can be started");
+    runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32);
+    let runtime = runtime.build().expect("a runtime can be started");
     Box::new(move |keys, visits| {
         runtime.block_on(async {
             let mut allowed = 0;
@@ -155,16 +146,16 @@ pub(super) fn parts(count: usize) -> Result<Limiter> {
     let one = Policy::new([Limit::per_minute(ENDLESS)])?;
     let limiter = limiter(&one, 200_000);
     let rule = |name| limiter.namespace().rule(name);
-    let (key, address, fleet) = (rule("keys")?, rule("addresses")?, rule("fleet")?);
-    let rules: [(Namespace, Policy); 3] =
-        [(key, policy_of_six([ENDLESS; 6])?), (address, one.clone()), (fleet, one)];
+    let rules =
+        [(rule("keys")?, six(ENDLESS)?), (rule("addresses")?, one.clone()), (rule("fleet")?, one)];
     let addresses: Vec<Subject> =
         (0..1_000_u32).map(|n| Subject::ip((0x0a00_0000 + n).to_be_bytes())).collect();
     let all = Subject::global();
     Ok(each(move |keys, key| {
         let subjects = [&keys.subjects[key], &addresses[key % 1_000], &all];
         let part = |place: usize| {
-            Part::new(subjects[place], &rules[place].1, Cost::ONE).with_namespace(&rules[place].0)
+            let (rule, policy) = &rules[place];
+            Part::new(subjects[place], policy, Cost::ONE).with_namespace(rule)
         };
         match &limiter.request(&[part(0), part(1), part(2)][..count]).check() {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
@@ -188,38 +179,28 @@ const fn other(name: &'static str, new: fn(&Keys, u32, usize) -> Limiter) -> Oth
     OtherLimiter { name, subjects: usize::MAX, slowness: 1, new }
 }
 
+/// The places of the limiters with goals.
+pub(super) const GOVERNOR: usize = 0;
+pub(super) const SIX_GOVERNORS: usize = 2;
+pub(super) const EXTENSIBLE: usize = 3;
+pub(super) const LIMITADOR: usize = 6;
+
 /// The other limiters of the table by working set.
 pub(super) static OTHERS: [OtherLimiter; 8] = [
     other("governor, one", |_, max, _| governor(max)),
     other("governor with ahash, one", |_, max, _| {
-        let store =
-            DashMapStateStore::<String, ahash::RandomState>::with_hasher(Default::default());
+        let store = DashMapStateStore::with_hasher(ahash::RandomState::new());
         let limiter: governor::RateLimiter<String, _, DefaultClock> =
-            governor::RateLimiter::new(quota(max, Period::MONTH), store, DefaultClock::default());
+            governor::RateLimiter::new(month(max), store, DefaultClock::default());
         each(move |keys, key| limiter.check_key(&keys.names[key]).is_ok())
     }),
-    OtherLimiter {
-        slowness: 5,
-        ..other("six governors", |_, max, _| {
-            let limiters =
-                Period::NAMED.map(|period| DefaultKeyedRateLimiter::keyed(quota(max, period)));
-            each(move |keys, key| {
-                limiters.iter().all(|limiter| limiter.check_key(&keys.names[key]).is_ok())
-            })
-        })
-    },
+    OtherLimiter { slowness: 5, ..other("six governors", |_, max, _| six_governors(max)) },
     other("actix-extensible-rate-limit, one", |_, max, _| actix_extensible(max)),
     other("throttlecrab in a lock, one", |_, max, subjects| throttlecrab(max, subjects)),
     other("trypema, one", |_, max, _| trypema(max)),
     // limitador needs a map of values for each subject, so it is measured with fewer subjects.
     OtherLimiter { subjects: 10_000, slowness: 50, ..other("limitador, six periods", limitador) },
-    OtherLimiter {
-        subjects: 1,
-        ..other("governor without keys, one", |_, max, _| {
-            let limiter = governor::RateLimiter::direct(quota(max, Period::MONTH));
-            each(move |_, _| limiter.check().is_ok())
-        })
-    },
+    OtherLimiter { subjects: 1, ..other("governor without keys, one", |_, max, _| direct(max)) },
 ];
 
 /// Creates a limiter with this maximum.
@@ -252,12 +233,28 @@ pub(super) const BY_ALGORITHM: [(&str, &str, NewLimiter); 7] = [
             passes
         })
     }),
-    ("concurrency", "tokio's in a DashMap", semaphores),
+    (CONCURRENCY, "tokio's in a DashMap", semaphores),
 ];
 
 fn governor(max: u32) -> Limiter {
-    let limiter = DefaultKeyedRateLimiter::<String>::keyed(quota(max, Period::MONTH));
+    let limiter = DefaultKeyedRateLimiter::<String>::keyed(month(max));
     each(move |keys, key| limiter.check_key(&keys.names[key]).is_ok())
+}
+
+fn direct(max: u32) -> Limiter {
+    let limiter = governor::RateLimiter::direct(month(max));
+    each(move |_, _| limiter.check().is_ok())
+}
+
+fn six_governors(max: u32) -> Limiter {
+    let limiters = Period::NAMED.map(|period| DefaultKeyedRateLimiter::keyed(quota(max, period)));
+    each(move |keys, key| {
+        limiters.iter().all(|limiter| limiter.check_key(&keys.names[key]).is_ok())
+    })
+}
+
+fn month(max: u32) -> Quota {
+    quota(max, Period::MONTH)
 }
 
 /// Returns a quota of `max` units in each period, with a burst of `max` units.
@@ -287,18 +284,19 @@ fn per_key<L: Send + Sync + 'static>(
 /// as with our limiter.
 fn semaphores(max: u32) -> Limiter {
     let all = DashMap::<String, Arc<Semaphore>>::new();
+    let new = move || Arc::new(Semaphore::new(max as usize));
     Box::new(move |keys, visits| {
         let mut allowed = 0;
         for visits in visits.chunks(SERVED_AT_ONCE) {
             let mut permits = Vec::with_capacity(visits.len());
-            permits.extend(visits.iter().filter_map(|key| {
+            for key in visits {
                 let name = &keys.names[*key as usize];
-                let known = all.get(name).map(|semaphore| Arc::clone(&semaphore));
-                let new = || Arc::new(Semaphore::new(max as usize));
-                let semaphore = known
-                    .unwrap_or_else(|| Arc::clone(&all.entry(name.clone()).or_insert_with(new)));
-                semaphore.try_acquire_owned().ok()
-            }));
+                let semaphore = match all.get(name) {
+                    Some(semaphore) => Arc::clone(&semaphore),
+                    None => Arc::clone(&all.entry(name.clone()).or_insert_with(new)),
+                };
+                permits.extend(semaphore.try_acquire_owned());
+            }
             allowed += permits.len();
         }
         allowed

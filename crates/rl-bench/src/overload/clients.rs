@@ -16,13 +16,13 @@ use rl_core::{MaybeReady, Origin, RateLimiter, Subject};
 use tokio::time::{Instant, sleep_until};
 
 /// The pause of a flooding client after each response.
-pub(super) const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests after which other tasks get a chance to run.
 const BATCH: usize = 64;
 
 /// A client, and the number of requests that it has made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FloodClient {
+struct FloodClient {
     number: usize,
     requests: u64,
 }
@@ -48,22 +48,18 @@ impl Clients {
     }
 
     /// Returns a client whose pause is over.
-    pub(super) fn next(&mut self, now: Instant) -> Option<FloodClient> {
-        let (end, _) = self.pausing.front()?;
-        if *end > now {
-            return None;
-        }
-        let (_, mut client) = self.pausing.pop_front()?;
+    fn next(&mut self, now: Instant) -> Option<FloodClient> {
+        let (_, mut client) = self.pausing.pop_front_if(|(end, _)| *end <= now)?;
         client.requests += 1;
         Some(client)
     }
 
-    pub(super) fn pause(&mut self, client: FloodClient, now: Instant) {
+    fn pause(&mut self, client: FloodClient, now: Instant) {
         self.pausing.push_back((now + PAUSE, client));
     }
 
     /// Returns a subject that was not used before.
-    pub(super) fn subject(&mut self, client: FloodClient) -> Subject {
+    fn subject(&mut self, client: FloodClient) -> Subject {
         self.id.clear();
         let FloodClient { number, requests } = client;
         write!(self.id, "{number}-{requests}").expect("a string can be written to");
@@ -120,7 +116,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    pub(super) fn note(&self, origin: Origin) {
+    fn note(&self, origin: Origin) {
         let count = match origin {
             Origin::FailedOpen(_) => &self.open,
             Origin::FailedClosed(_) => &self.rejected,

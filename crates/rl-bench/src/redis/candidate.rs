@@ -8,28 +8,26 @@ use std::time::Duration;
 use actix_extensible_rate_limit::backend::redis::RedisBackend;
 use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{
-    Cost, Decision, Limit, MaybeReady, Period, Policy, RedisStore, RedisStoreBuilder, StoreError,
-    Subject,
+    Cost, Decision, MaybeReady, Period, Policy, RedisStore, RedisStoreBuilder, StoreError, Subject,
 };
 
 use super::server::Server;
-use super::usual::{LastArgument, Usual};
+use super::usual::{LastArgument, Script};
 use crate::Result;
 
 /// The number of subjects, if a measurement does not set another.
 pub(super) const SUBJECTS: usize = 10_000;
-/// A limit that no measurement uses up.
-pub(super) const ENDLESS: u32 = 1_000_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A measured way to decide, or a plain command as a lower bound.
 pub(super) struct Candidate {
     pub(super) name: String,
     /// The names of its commands in the server's statistics.
-    pub(super) commands: &'static [&'static str],
+    pub(super) commands: Vec<&'static str>,
     /// Makes a request for the subject with this number. Returns whether it is allowed.
     pub(super) allows: Box<dyn Fn(usize) -> MaybeReady<bool> + Send + Sync>,
 }
@@ -37,15 +35,15 @@ pub(super) struct Candidate {
 impl Candidate {
     fn new(
         name: &str,
-        commands: &'static [&'static str],
+        commands: &[&'static str],
         allows: impl Fn(usize) -> MaybeReady<bool> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.to_owned(), commands, allows: Box::new(allows) }
+        Self { name: name.to_owned(), commands: commands.to_vec(), allows: Box::new(allows) }
     }
 
     /// Creates a candidate that calls our store directly.
     pub(super) fn ours(name: &str, store: RedisStore, policy: Policy) -> Self {
-        let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
+        let (namespace, subjects) = (Namespace::default(), subjects());
         Self::new(name, &["evalsha"], move |n| {
             let parts = [Part::new(&subjects[n], &policy, Cost::ONE)];
             let request = DecideRequest::new(&namespace, &parts, Mode::Check);
@@ -56,7 +54,7 @@ impl Candidate {
     /// Creates a candidate that calls our store directly. Each allowed request releases its permit
     /// immediately.
     pub(super) fn ours_with_permits(name: &str, store: RedisStore, policy: Policy) -> Self {
-        let ours = Arc::new((store, policy, Namespace::default(), subjects(SUBJECTS)));
+        let ours = Arc::new((store, policy, Namespace::default(), subjects()));
         Self::new(name, &["evalsha"], move |n| {
             let ours = Arc::clone(&ours);
             MaybeReady::later(async move {
@@ -69,9 +67,8 @@ impl Candidate {
                 if let Ok(decision) = decided.as_ref()
                     && is_allowed
                 {
-                    let (charged, units, of) =
-                        (decision.at(), decision.granted(), RefundOf::Permits);
-                    let uncharged = decision.uncharged();
+                    let (charged, units) = (decision.at(), decision.granted());
+                    let (uncharged, of) = (decision.uncharged(), RefundOf::Permits);
                     let refund =
                         Refund { namespace, subject, policy, charged, units, of, uncharged };
                     store.settle(&[refund.into()]).await.expect("the server is up");
@@ -92,26 +89,19 @@ impl Candidate {
     ) -> Self {
         let rule = |name| Namespace::default().rule(name).expect("a valid name");
         let parts = parts.into_iter().map(|(name, policy)| (rule(name), policy, name == "fleet"));
-        let ours =
-            Arc::new((store, subjects(SUBJECTS), Subject::global(), parts.collect::<Vec<_>>()));
+        let ours = Arc::new((store, subjects(), Subject::global(), parts.collect::<Vec<_>>()));
         Self::new(name, &["evalsha"], move |n| {
             let ours = Arc::clone(&ours);
             MaybeReady::later(async move {
-                let (store, subjects, fleet, parts) = &*ours;
-                let part = |(rule, policy, is_fleet): &'_ (Namespace, Policy, bool)| {
+                let (store, subjects, fleet, rules) = &*ours;
+                let mut parts = Vec::new();
+                for (rule, policy, is_fleet) in rules {
                     let subject = if *is_fleet { fleet } else { &subjects[n] };
-                    (subject.clone(), policy.clone(), rule.clone())
-                };
-                let owned: Vec<_> = parts.iter().map(part).collect();
-                let parts: Vec<Part<'_>> = owned
-                    .iter()
-                    .map(|(subject, policy, rule)| {
-                        Part::new(subject, policy, Cost::ONE).with_namespace(rule)
-                    })
-                    .collect();
+                    parts.push(Part::new(subject, policy, Cost::ONE).with_namespace(rule));
+                }
                 let mut is_allowed_by_all = true;
                 for parts in parts.chunks(if is_nested { 1 } else { parts.len() }) {
-                    let request = DecideRequest::new(&owned[0].2, parts, Mode::Check);
+                    let request = DecideRequest::new(&rules[0].0, parts, Mode::Check);
                     is_allowed_by_all &= is_allowed(&store.decide(request).await);
                 }
                 is_allowed_by_all
@@ -122,18 +112,14 @@ impl Candidate {
     /// Creates a candidate of a plain command, with the key of each subject if `has_key` is true.
     pub(super) async fn command(
         server: &Server,
-        database: usize,
         name: &'static str,
-        (commands, has_key): (&'static [&'static str], bool),
+        has_key: bool,
     ) -> Result<Self> {
-        let connection = server.connect(database).await?;
-        let keys = keys(&[""]);
-        Ok(Self::new(name, commands, move |n| {
-            let mut command = redis::cmd(name);
-            if has_key {
-                command.arg(&keys[n]);
-            }
-            let mut connection = connection.clone();
+        let connection = Server::connect(&server.next_url()).await?;
+        let keys = keys(&[String::new()]);
+        Ok(Self::new(name, &[name], move |n| {
+            let (mut command, mut connection) = (redis::cmd(name), connection.clone());
+            command.arg(has_key.then(|| &keys[n]));
             MaybeReady::later(async move {
                 command.exec_async(&mut connection).await.expect("the server is up");
                 true
@@ -141,81 +127,14 @@ impl Candidate {
         }))
     }
 
-    /// Creates a candidate with one limit, decided by the script that is usually written for its
-    /// algorithm. If it holds permits, each allowed request releases its permit immediately.
-    pub(super) async fn usual(
-        server: &Server,
-        database: usize,
-        usual: &Usual,
-        limit: Limit,
-    ) -> Result<Self> {
-        let frees = usual.last == LastArgument::Holder;
-        let commands: &[&str] = if frees { &["evalsha", "zrem"] } else { &["evalsha"] };
-        let arguments = (usual.arguments)(limit);
-        let script = (usual.name, usual.text);
-        Self::script(
-            server,
-            database,
-            script,
-            keys(usual.keys),
-            arguments,
-            (usual.last, frees),
-            commands,
-        )
-        .await
-    }
-
-    /// Creates a candidate with an empty script, the lower bound of every script.
-    pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self> {
-        let script = ("a script that does nothing", "return 1");
-        Self::script(
-            server,
-            database,
-            script,
-            keys(&[""]),
-            Vec::new(),
-            (LastArgument::None, false),
-            &["evalsha"],
-        )
-        .await
-    }
-
-    /// Creates a candidate with the usual script of several fixed windows: a key for each of these
-    /// periods in ms, and a limit of `max` units in each. With `text`, another form of the script.
-    pub(super) async fn key_per_limit(
-        server: &Server,
-        database: usize,
-        script: (&str, &str),
-        max: u64,
-        periods: &[u64],
-    ) -> Result<Self> {
-        let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
-        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>());
-        let arguments = [&vec![max; periods.len()], periods].concat();
-        Self::script(
-            server,
-            database,
-            script,
-            keys,
-            arguments,
-            (LastArgument::None, false),
-            &["evalsha"],
-        )
-        .await
-    }
-
-    async fn script(
-        server: &Server,
-        database: usize,
-        (name, text): (&str, &str),
-        keys: Vec<Vec<String>>,
-        arguments: Vec<u64>,
-        (last, frees): (LastArgument, bool),
-        commands: &'static [&'static str],
-    ) -> Result<Self> {
-        let (connection, sha) = load(server, database, text).await?;
-        let holders = AtomicU64::new(0);
-        Ok(Self::new(name, commands, move |n| {
+    /// Creates a candidate of a script. If it holds permits, each allowed request releases its
+    /// permit immediately.
+    pub(super) async fn script(server: &Server, script: Script) -> Result<Self> {
+        let Script { name, text, keys: suffixes, arguments, last } = script;
+        let (connection, sha) = load(server, text).await?;
+        let (keys, holders) = (keys(&suffixes), AtomicU64::new(0));
+        let frees = last == LastArgument::Holder;
+        Ok(Self::new(name, if frees { &["evalsha", "zrem"] } else { &["evalsha"] }, move |n| {
             let (mut command, keys) = (redis::cmd("EVALSHA"), &keys[n]);
             let last = match last {
                 LastArgument::None => None,
@@ -227,8 +146,7 @@ impl Candidate {
             release.arg(&keys[0]).arg(last);
             let mut connection = connection.clone();
             MaybeReady::later(async move {
-                let reply: Value =
-                    command.query_async(&mut connection).await.expect("the server is up");
+                let reply = command.query_async(&mut connection).await.expect("the server is up");
                 let passes = match reply {
                     Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
                     number => number != Value::Int(0),
@@ -244,52 +162,34 @@ impl Candidate {
     /// Creates a candidate with six counters, used as limitador uses them. One command reads all of
     /// them. If all limits have units left, each counter is incremented by its own script call, and
     /// one pipeline sends these calls.
-    pub(super) async fn read_then_count(
-        server: &Server,
-        database: usize,
-        max: u32,
-    ) -> Result<Self> {
-        let (connection, sha) = load(server, database, include_str!("lua/counter.lua")).await?;
-        let keys = keys(&[":0", ":1", ":2", ":3", ":4", ":5"]);
+    pub(super) async fn read_then_count(server: &Server, max: u32) -> Result<Self> {
+        let (connection, sha) = load(server, include_str!("lua/counter.lua")).await?;
+        let keys = keys(&[0, 1, 2, 3, 4, 5].map(|n| format!(":{n}")));
         Ok(Self::new("MGET, then six scripts (limitador)", &["evalsha"], move |n| {
             let (mut read, mut count) = (redis::cmd("MGET"), redis::pipe());
             read.arg(&keys[n]);
             for (key, period) in keys[n].iter().zip(Period::NAMED) {
-                count
-                    .cmd("EVALSHA")
-                    .arg(&sha)
-                    .arg(1)
-                    .arg(key)
-                    .arg(1)
-                    .arg(period.as_millis() / 1_000);
+                let seconds = period.as_millis() / 1_000;
+                count.cmd("EVALSHA").arg(&sha).arg(1).arg(key).arg(1).arg(seconds);
             }
             let mut connection = connection.clone();
             MaybeReady::later(async move {
                 let counts = read.query_async::<Vec<Option<u64>>>(&mut connection).await;
-                if counts
-                    .expect("the server is up")
-                    .iter()
-                    .flatten()
-                    .any(|count| *count >= u64::from(max))
-                {
+                let counts = counts.expect("the server is up");
+                if counts.into_iter().flatten().any(|count| count >= u64::from(max)) {
                     return false;
                 }
-                let counts: Vec<u64> =
-                    count.query_async(&mut connection).await.expect("the server is up");
-                counts.len() == 6
+                let counts = count.query_async::<Vec<u64>>(&mut connection).await;
+                counts.expect("the server is up").len() == 6
             })
         }))
     }
 
     /// Creates the candidate actix-extensible-rate-limit, with one period.
-    pub(super) async fn actix_extensible(
-        server: &Server,
-        database: usize,
-        max: u32,
-    ) -> Result<Self> {
-        let client = redis_0_26::Client::open(server.url(database))?;
-        let backend =
-            RedisBackend::builder(redis_0_26::aio::ConnectionManager::new(client).await?).build();
+    pub(super) async fn actix_extensible(server: &Server, max: u32) -> Result<Self> {
+        let client = redis_0_26::Client::open(server.next_url())?;
+        let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
+        let backend = RedisBackend::builder(connection).build();
         Ok(Self::new("actix-extensible-rate-limit, one period", &["bitfield"], move |n| {
             let (backend, interval, key) = (backend.clone(), HOUR, id(n));
             MaybeReady::later(async move {
@@ -300,10 +200,10 @@ impl Candidate {
     }
 
     /// Creates the candidate actix-limitation, with one period. It connects for each request.
-    pub(super) fn actix_limitation(server: &Server, database: usize, max: u32) -> Result<Self> {
-        let mut builder = actix_limitation::Limiter::builder(server.url(database));
-        let limiter =
-            builder.limit(max as usize).period(HOUR).build().map_err(|error| error.to_string())?;
+    pub(super) fn actix_limitation(server: &Server, max: u32) -> Result<Self> {
+        let mut limiter = actix_limitation::Limiter::builder(server.next_url());
+        let limiter = limiter.limit(max as usize).period(HOUR).build();
+        let limiter = limiter.map_err(|error| error.to_string())?;
         Ok(Self::new("actix-limitation, one period", &["incr"], move |n| {
             let limiter = limiter.clone();
             MaybeReady::later(async move { limiter.count(id(n)).await.is_ok() })
@@ -317,19 +217,15 @@ fn is_allowed(decided: &std::result::Result<Decision, StoreError>) -> bool {
 }
 
 /// Loads a script. Returns its hash, and the connection on which it is called.
-async fn load(
-    server: &Server,
-    database: usize,
-    text: &str,
-) -> Result<(redis::aio::MultiplexedConnection, String)> {
-    let mut connection = server.connect(database).await?;
+async fn load(server: &Server, text: &str) -> Result<(MultiplexedConnection, String)> {
+    let mut connection = Server::connect(&server.next_url()).await?;
     let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await?;
     Ok((connection, sha))
 }
 
 /// Returns the keys with these suffixes of each subject.
-fn keys(suffixes: &[&str]) -> Vec<Vec<String>> {
-    let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
+fn keys(suffixes: &[String]) -> Vec<Vec<String>> {
+    let key = |n, suffix: &String| format!("rl:{{{}}}{suffix}", id(n));
     (0..SUBJECTS).map(|n| suffixes.iter().map(|suffix| key(n, suffix)).collect()).collect()
 }
 
@@ -338,20 +234,13 @@ pub(super) fn id(n: usize) -> String {
     format!("consumer-{n:08}")
 }
 
-/// Returns the first `count` subjects.
-fn subjects(count: usize) -> Vec<Subject> {
-    (0..count).map(|n| Subject::consumer(&id(n))).collect()
+fn subjects() -> Vec<Subject> {
+    (0..SUBJECTS).map(|n| Subject::consumer(&id(n))).collect()
 }
 
-/// Returns a policy of `max` units in each of six periods.
-pub(super) fn six(max: u32) -> Result<Policy> {
-    let limits = Period::NAMED.map(|period| Limit::new(max.into(), period));
-    Ok(Policy::new(limits.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)?)
-}
-
-/// Returns our store on a database of the server.
-pub(super) fn store(server: &Server, database: usize) -> RedisStoreBuilder {
-    patient(RedisStore::builder(&server.url(database)))
+/// Returns our store on a database that is not used yet.
+pub(super) fn store(server: &Server) -> RedisStoreBuilder {
+    patient(RedisStore::builder(&server.next_url()))
 }
 
 /// Sets one connection, and long time-outs, because the machine may stall.

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
-use rl_core::{Cost, Limit, Period, Policy, RedisStore, RedisStoreBuilder, Subject};
+use rl_core::{Cost, RedisStore, Subject};
 use tokio::time::interval;
 
-use super::candidate::{Candidate, ENDLESS, patient, six, store};
-use super::load::{CALLS, CLIENT, Load, Rounds, SECONDS, SERVER, SHOWN, block, rounds};
+use super::candidate::{Candidate, patient, store};
+use super::load::{CALLS, Load, SECONDS, SERVER, SHOWN, block, rounds};
 use super::server::{Monitor, Server};
 use crate::Result;
+use crate::algorithms::{ENDLESS, policy, six};
 use crate::measure::{Estimate, Race};
-use crate::report::{Bound, Report, Table};
+use crate::report::{Report, Table};
 
 /// The number of slots of a cluster.
 const SLOTS: usize = 16_384;
@@ -29,17 +30,14 @@ pub(super) async fn capacity(report: &mut Report) -> Result {
     const LOAD: Load = Load::on_all(256, 16_000);
     let one = Server::start()?;
     let (servers, cluster_monitors) = start(THREE).await?;
-    let ours = |name, store| -> Result<Arc<Candidate>> {
-        Ok(Arc::new(Candidate::ours(name, store, six(ENDLESS)?)))
-    };
+    let ours =
+        |name, store| -> Result<_> { Ok(Arc::new(Candidate::ours(name, store, six(ENDLESS)?))) };
     let cluster = || patient(RedisStore::cluster(urls(&servers)));
+    let groups = cluster().prefix("groups").slot_groups(12);
     let candidates = [
-        ours("one server", store(&one, 0).connect().await?)?,
+        ours("one server", store(&one).connect().await?)?,
         ours("three primaries", cluster().connect().await?)?,
-        ours(
-            "three primaries, 12 slot groups",
-            cluster().prefix("groups").slot_groups(12).connect().await?,
-        )?,
+        ours("three primaries, 12 slot groups", groups.connect().await?)?,
     ];
     let mut monitors = [vec![one.monitor().await?], cluster_monitors];
     let mut race = Race::new(candidates.len());
@@ -56,21 +54,16 @@ pub(super) async fn capacity(report: &mut Report) -> Result {
     ];
     let mut table = Table::new("a cluster, whose servers and client share this machine", columns);
     for (place, candidate) in candidates.iter().enumerate() {
-        let (primaries, micros) =
-            (if place == 0 { 1 } else { THREE } as f64, race.median(place, SERVER));
-        table.row([
-            candidate.name.as_str().into(),
-            (1e-3 / race.median(place, SECONDS)).into(),
-            micros.into(),
-            (primaries * 1e3 / micros).into(),
-            race.multiple(0, place, SECONDS).into(),
-        ]);
+        let primaries = if place == 0 { 1 } else { THREE } as f64;
+        let (rate, micros) = (1e-3 / race.median(place, SECONDS), race.median(place, SERVER));
+        let cells = [rate, micros, primaries * 1e3 / micros].map(Into::into);
+        table.row(&candidate.name, cells.into_iter().chain([race.multiple(0, place, SECONDS)]));
     }
     report.table(table);
     let of_one = race.samples(0, SERVER).into_iter().zip(race.samples(2, SERVER));
     let ratios: Vec<f64> = of_one.map(|(one, grouped)| THREE as f64 * one / grouped).collect();
     let what = "three primaries with 12 groups beside one server: capacity by server time";
-    report.goal(what, Bound::AtLeast(2.2), "times", Estimate::of(&ratios));
+    report.at_least(what, 2.2, Estimate::of(&ratios));
     Ok(())
 }
 
@@ -81,69 +74,39 @@ pub(super) async fn parts(report: &mut Report) -> Result {
 }
 
 async fn on_one_server(report: &mut Report) -> Result {
-    const LOADS: [Load; 3] =
-        [Load::on_all(1, 1_500), Load::on_all(SHOWN, 12_000), Load::on_all(256, 16_000)];
-    let [key_alone, two_parts, nested, three] = [0, 1, 2, 3];
+    const LOADS: [Load; 2] = [Load::on_all(1, 1_500), Load::on_all(SHOWN, 12_000)];
     let server = Server::start()?;
-    let one = || Policy::new([Limit::per_minute(ENDLESS)]);
-    let (key, address, fleet) = (("key", six(ENDLESS)?), ("address", one()?), ("fleet", one()?));
-    let of_parts = async |database, name, parts, is_nested| -> Result<Arc<Candidate>> {
-        let store = store(&server, database).connect().await?;
-        Ok(Arc::new(Candidate::parts(name, store, parts, is_nested)))
-    };
-    let two = || vec![key.clone(), fleet.clone()];
-    let candidates = [
-        of_parts(0, "key", vec![key.clone()], false).await?,
-        of_parts(1, "key and fleet", two(), false).await?,
-        of_parts(2, "key, then fleet", two(), true).await?,
-        of_parts(3, "key, address and fleet", vec![key.clone(), address, fleet.clone()], false)
-            .await?,
-    ];
-    let columns = ["", "in flight", "thousand/s", "server µs", "client µs", "calls each"];
+    let one = policy([format!("{ENDLESS}/minute")])?;
+    let (key, address, fleet) = (("key", six(ENDLESS)?), ("address", one.clone()), ("fleet", one));
+    let two = vec![key.clone(), fleet.clone()];
+    let mut candidates = Vec::new();
+    for (name, parts, is_nested) in [
+        ("key", vec![key.clone()], false),
+        ("key and fleet", two.clone(), false),
+        ("key, then fleet", two, true),
+        ("key, address and fleet", vec![key, address, fleet], false),
+    ] {
+        let store = store(&server).connect().await?;
+        candidates.push(Arc::new(Candidate::parts(name, store, parts, is_nested)));
+    }
+    let columns = ["", "in flight", "thousand/s", "server µs", "calls each"];
     let mut table = Table::new("requests of several parts on one server", columns);
-    let mut by_load: Vec<Rounds> = Vec::new();
-    for load in LOADS {
-        let rounds =
-            rounds(&candidates, load, report.rounds(7), &mut [server.monitor().await?]).await?;
+    let mut monitors = [server.monitor().await?];
+    for (load, floor) in LOADS.into_iter().zip([1.7, 1.2]) {
+        let race = rounds(&candidates, load, report.rounds(7), &mut monitors).await?;
         for (place, candidate) in candidates.iter().enumerate() {
-            let rate = 1e-3 / rounds.median(place, SECONDS);
-            let costs =
-                [SERVER, CLIENT, CALLS].map(|quantity| rounds.median(place, quantity).into());
-            table.row(
-                [candidate.name.as_str().into(), load.in_flight.into(), rate.into()]
-                    .into_iter()
-                    .chain(costs),
-            );
+            let rate = 1e-3 / race.median(place, SECONDS);
+            let [server, calls] = [SERVER, CALLS].map(|quantity| race.median(place, quantity));
+            table.row(&candidate.name, [load.in_flight as f64, rate, server, calls]);
         }
-        by_load.push(rounds);
+        let what = format!("two parts, {} in flight: rate beside two limiters", load.in_flight);
+        report.at_least(what, floor, race.multiple(2, 1, SECONDS));
+        if load.in_flight == 1 {
+            let multiple = race.multiple(3, 0, SERVER);
+            report.at_most("three parts: server time beside one", 2.2, multiple);
+        }
     }
     report.table(table);
-    let [alone, some, many] = &by_load[..] else { unreachable!("one for each load") };
-    let times = "times";
-    report.goal(
-        "with a fleet, 256 in flight: rate beside none",
-        Bound::AtLeast(0.7),
-        times,
-        many.multiple(key_alone, two_parts, SECONDS),
-    );
-    report.goal(
-        "two parts, one at a time: rate beside two limiters",
-        Bound::AtLeast(1.7),
-        times,
-        alone.multiple(nested, two_parts, SECONDS),
-    );
-    report.goal(
-        "two parts, 64 in flight: rate beside two limiters",
-        Bound::AtLeast(1.2),
-        times,
-        some.multiple(nested, two_parts, SECONDS),
-    );
-    report.goal(
-        "three parts: server time beside one",
-        Bound::AtMost(2.2),
-        times,
-        alone.multiple(three, key_alone, SERVER),
-    );
     Ok(())
 }
 
@@ -151,66 +114,42 @@ async fn on_one_server(report: &mut Report) -> Result {
 async fn on_a_cluster(report: &mut Report) -> Result {
     const MAX: u64 = 1_000_000;
     let (servers, mut monitors) = start(THREE).await?;
-    let hour = || -> Result<Policy> { Ok(Policy::new([Limit::new(MAX, Period::HOUR)?])?) };
-    let store = async |prefix, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder| {
-        let store = patient(RedisStore::cluster(urls(&servers))).prefix(prefix).local_denial(false);
-        configure(store).connect().await
-    };
-    let two = || -> Result<_> { Ok(vec![("key", hour()?), ("fleet", hour()?)]) };
-    let scarce = store("scarce", |store| store).await?;
-    let (fleet, rule, policy) = (Subject::global(), Namespace::default().rule("fleet")?, hour()?);
-    let charge = [Part::new(&fleet, &policy, Cost::new(MAX * 6 / 10)).with_namespace(&rule)];
-    scarce.decide(DecideRequest::new(&rule, &charge, Mode::Charge)).await?;
-    let leased = store("leased", |store| store.lease(10_000)).await?;
+    let hour = policy([format!("{MAX}/hour")])?;
     // Units of GCRA are not leased, so each request calls the server of its key.
-    let gcra = Policy::new([format!("{MAX}/hour:gcra").parse()?])?;
+    let gcra = policy([format!("{MAX}/hour:gcra")])?;
+    let store = async |prefix, lease| {
+        let store = patient(RedisStore::cluster(urls(&servers))).prefix(prefix);
+        store.local_denial(false).lease(lease).connect().await
+    };
+    let scarce = store("scarce", 0).await?;
+    let (all, rule) = (Subject::global(), Namespace::default().rule("fleet")?);
+    let charge = [Part::new(&all, &hour, Cost::new(MAX * 6 / 10)).with_namespace(&rule)];
+    scarce.decide(DecideRequest::new(&rule, &charge, Mode::Charge)).await?;
+    let (key, fleet) = (("key", hour.clone()), ("fleet", hour));
+    let two = || vec![key.clone(), fleet.clone()];
     let candidates = [
-        Candidate::parts(
-            "one part",
-            store("one", |store| store).await?,
-            vec![("key", hour()?)],
-            false,
-        ),
-        Candidate::parts(
-            "key and fleet, both below 50 %",
-            store("plenty", |store| store).await?,
-            two()?,
-            false,
-        ),
-        Candidate::parts("key and fleet, fleet at 60 %", scarce, two()?, false),
-        Candidate::parts(
+        ("one part", store("one", 0).await?, vec![key.clone()]),
+        ("key and fleet, both below 50 %", store("plenty", 0).await?, two()),
+        ("key and fleet, fleet at 60 %", scarce, two()),
+        (
             "key and leased fleet",
-            leased,
-            vec![("key", gcra), ("fleet", hour()?)],
-            false,
+            store("leased", 10_000).await?,
+            vec![("key", gcra), fleet.clone()],
         ),
     ]
-    .map(Arc::new);
+    .map(|(name, store, parts)| Arc::new(Candidate::parts(name, store, parts, false)));
     let load = Load { in_flight: 1, decisions: 500, subjects: 500 };
     let race = rounds(&candidates, load, report.rounds(7), &mut monitors).await?;
-    let columns = ["allowed requests, one at a time", "calls", "µs", "beside one part"];
+    let columns = ["allowed requests, one at a time", "calls", "µs"];
     let mut table = Table::new("a key and the fleet on a cluster of three primaries", columns);
-    for (place, (candidate, bound)) in
-        candidates.iter().zip([None, None, Some(2.5), Some(1.5)]).enumerate()
-    {
-        let beside = race.multiple(place, 0, SECONDS);
-        let micros = 1e6 * race.median(place, SECONDS);
-        table.row([
-            candidate.name.as_str().into(),
-            race.median(place, CALLS).into(),
-            micros.into(),
-            beside.into(),
-        ]);
-        if let Some(bound) = bound {
-            report.goal(
-                &format!("{}: time beside one part", candidate.name),
-                Bound::AtMost(bound),
-                "times",
-                beside,
-            );
-        }
+    for (place, candidate) in candidates.iter().enumerate() {
+        table.row(&candidate.name, [race.median(place, CALLS), 1e6 * race.median(place, SECONDS)]);
     }
     report.table(table);
+    for (place, ceiling) in [(1, 2.5), (2, 2.5), (3, 1.5)] {
+        let what = format!("{}: time beside one part", candidates[place].name);
+        report.at_most(what, ceiling, race.multiple(place, 0, SECONDS));
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::candidate::{Candidate, SUBJECTS};
 use super::server::Monitor;
 use crate::Result;
-use crate::measure::{Race, thread_time, time_async};
+use crate::measure::{Race, time_async};
 
 /// The requests of one block.
 #[derive(Clone, Copy, Debug)]
@@ -29,16 +29,15 @@ pub(super) const SHOWN: usize = 64;
 
 /// The quantities of a block, for each decision: the elapsed seconds; the µs of the server in its
 /// commands, by its own statistics; the number of these commands; the µs of the processor that the
-/// server and this process took; and the share of requests that were allowed.
+/// server took; and the share of requests that were allowed.
 pub(super) const SECONDS: usize = 0;
 pub(super) const COMMAND: usize = 1;
 pub(super) const CALLS: usize = 2;
 pub(super) const SERVER: usize = 3;
-pub(super) const CLIENT: usize = 4;
-pub(super) const ALLOWED: usize = 5;
+pub(super) const ALLOWED: usize = 4;
 
 /// A comparison of candidates.
-pub(super) type Rounds = Race<6>;
+pub(super) type Rounds = Race<5>;
 
 /// Runs the load on all candidates in turns. All of them use the servers of these monitors.
 pub(super) async fn rounds(
@@ -59,25 +58,21 @@ pub(super) async fn block(
     candidate: &Arc<Candidate>,
     load: Load,
     monitors: &mut [Monitor],
-) -> Result<[f64; 6]> {
+) -> Result<[f64; 5]> {
     let (mut calls, mut command, mut server) = (0.0, 0.0, 0.0);
     for monitor in &mut *monitors {
         monitor.forget_commands().await?;
         server -= monitor.processor_time().await?.as_secs_f64();
     }
-    // All clients run on this thread.
-    let client = thread_time();
     let (elapsed, allowed) = time_async(count_allowed(candidate, load)).await;
-    let client = (thread_time() - client).as_secs_f64();
     for monitor in monitors {
         server += monitor.processor_time().await?.as_secs_f64();
-        let (count, micros) = monitor.commands(candidate.commands).await?;
+        let (count, micros) = monitor.commands(&candidate.commands).await?;
         (calls, command) = (calls + count, command + micros);
     }
     let made = (load.decisions / load.in_flight * load.in_flight) as f64;
-    let micros = [server, client].map(|seconds| seconds * 1e6);
-    Ok([elapsed.as_secs_f64(), command, calls, micros[0], micros[1], allowed as f64]
-        .map(|total| total / made))
+    let totals = [elapsed.as_secs_f64(), command, calls, server * 1e6, allowed as f64];
+    Ok(totals.map(|total| total / made))
 }
 
 /// Makes the requests of the load. Returns how many are allowed.

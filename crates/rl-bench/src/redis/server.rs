@@ -1,6 +1,7 @@
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
@@ -14,6 +15,8 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
+    /// The number of databases in use.
+    databases: AtomicUsize,
     child: Child,
     // This field is last, so that the folder is removed after the server has stopped.
     _folder: TempDir,
@@ -37,13 +40,8 @@ impl Server {
             .arg(folder.path())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => {
-                    "redis-server is not on the PATH; `tests/run` installs it".to_owned()
-                }
-                _ => format!("redis-server could not be started: {error}"),
-            })?;
-        let mut server = Self { port, child, _folder: folder };
+            .map_err(|error| format!("redis-server (`tests/run` installs it): {error}"))?;
+        let mut server = Self { port, databases: AtomicUsize::new(0), child, _folder: folder };
         let log = server.child.stdout.take().ok_or("its output is piped")?;
         let mut log = BufReader::new(log);
         let mut line = String::new();
@@ -62,19 +60,24 @@ impl Server {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Returns the URL of a database that is not used yet.
+    pub(super) fn next_url(&self) -> String {
+        self.url(self.databases.fetch_add(1, Ordering::Relaxed))
+    }
+
     pub(super) const fn port(&self) -> u16 {
         self.port
     }
 
     /// Opens a connection for monitoring, separate from those that are measured.
     pub(crate) async fn monitor(&self) -> Result<Monitor> {
-        Ok(Monitor(self.connect(0).await?))
+        Ok(Monitor(Self::connect(&self.url(0)).await?))
     }
 
     /// Copies the keys whose names contain `id`. Each of `others` replaces the id in the names of
     /// one copy.
     pub(super) async fn copy(&self, id: &str, others: impl Iterator<Item = String>) -> Result {
-        let mut connection = self.connect(0).await?;
+        let mut connection = Self::connect(&self.url(0)).await?;
         let keys: Vec<String> =
             redis::cmd("KEYS").arg(format!("*{id}*")).query_async(&mut connection).await?;
         for other in others {
@@ -88,9 +91,9 @@ impl Server {
     }
 
     /// Opens a connection like those of our store, but without a timer for each command.
-    pub(super) async fn connect(&self, database: usize) -> Result<MultiplexedConnection> {
+    pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let client = redis::Client::open(self.url(database))?;
+        let client = redis::Client::open(url)?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 }
@@ -114,14 +117,15 @@ impl Monitor {
     pub(super) async fn commands(&mut self, commands: &[&str]) -> Result<(f64, f64)> {
         let mut sums = (0.0, 0.0);
         for command in commands {
-            let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
             // A command that was never called is not in the list.
-            let of = of.unwrap_or_default();
-            let field = |name: &str| -> Option<f64> {
-                of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok())
-            };
-            sums.0 += field("calls=").unwrap_or_default();
-            sums.1 += field("usec=").unwrap_or_default();
+            let fields = self.info("commandstats", &format!("cmdstat_{command}")).await;
+            for field in fields.unwrap_or_default().split(',') {
+                match field.split_once('=') {
+                    Some(("calls", count)) => sums.0 += count.parse::<f64>()?,
+                    Some(("usec", micros)) => sums.1 += micros.parse::<f64>()?,
+                    _ => {}
+                }
+            }
         }
         Ok(sums)
     }

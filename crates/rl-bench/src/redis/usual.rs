@@ -3,33 +3,20 @@
 
 use rl_core::Limit;
 
-use crate::algorithms::ONE_WINDOW;
+use crate::algorithms::{CONCURRENCY, ONE_WINDOW};
 
-/// The usual script of several fixed windows: a name and its text.
-pub(super) const SIX_KEYS: (&str, &str) =
-    ("the usual script, six keys", concat!(include_str!("lua/six_keys.lua"), "return reply"));
+const BUCKET: &str = include_str!("lua/bucket.lua");
+const BUCKETS: &str = include_str!("lua/buckets.lua");
+const WINDOW: &str = include_str!("lua/window.lua");
 
-/// The same, but it also returns the server's time in µs, which a client needs to know when the
-/// windows end.
-pub(super) const SIX_KEYS_TIMED: (&str, &str) = (
-    "six-key script with the time",
-    concat!(
-        include_str!("lua/six_keys.lua"),
-        "local time = redis.call('TIME')\nreply[#reply + 1] = time[1] * 1000000 + time[2]\nreturn reply"
-    ),
-);
-
-/// A script for one algorithm.
+/// A script with its keys and arguments.
 #[derive(Debug)]
-pub(super) struct Usual {
+pub(super) struct Script {
     pub(super) name: &'static str,
-    /// The name of the table row for the algorithm.
-    row: &'static str,
     pub(super) text: &'static str,
     /// The suffixes of the names of its keys, one for each key.
-    pub(super) keys: &'static [&'static str],
-    /// Returns the arguments for a limit.
-    pub(super) arguments: fn(Limit) -> Vec<u64>,
+    pub(super) keys: Vec<String>,
+    pub(super) arguments: Vec<u64>,
     pub(super) last: LastArgument,
 }
 
@@ -43,83 +30,79 @@ pub(super) enum LastArgument {
     Holder,
 }
 
-/// The scripts. Some keys have the number of a window in their names. That number is fixed here,
-/// because it does not change how long the server needs.
-static ALL: [Usual; 10] = [
-    usual(ONE_WINDOW, "counter", include_str!("lua/window.lua"), max_and_period),
-    Usual {
-        keys: &[":489890"],
-        ..usual(
-            "fixed window on the clock",
-            "counter by hour",
-            include_str!("lua/window.lua"),
-            max_and_period,
-        )
-    },
-    usual("sliding log", "sorted set", include_str!("lua/log.lua"), max_and_period),
-    usual(
-        "sliding window, 60 buckets",
-        "hash of buckets",
-        include_str!("lua/buckets.lua"),
-        |limit| vec![limit.max(), millis(limit), millis(limit) / 60],
-    ),
-    usual(
-        "sliding window, 10 buckets",
-        "hash of buckets",
-        include_str!("lua/buckets.lua"),
-        |limit| vec![limit.max(), millis(limit), millis(limit) / 10],
-    ),
-    Usual {
-        keys: &[":489890", ":489889"],
-        last: LastArgument::Time,
-        ..usual(
-            "sliding window counter",
-            "two counters",
-            include_str!("lua/window_counter.lua"),
-            max_and_period,
-        )
-    },
-    usual("token bucket", "tokens in a hash", include_str!("lua/bucket.lua"), |limit| {
-        vec![limit.max(), 1, (millis(limit) / limit.max()).max(1)]
-    }),
-    usual(
-        "token bucket, interval refill",
-        "tokens in a hash",
-        include_str!("lua/bucket.lua"),
-        |limit| vec![limit.max(), limit.max(), millis(limit)],
-    ),
-    usual("GCRA", "time as text", include_str!("lua/gcra.lua"), |limit| {
-        let pause = 1_000 * millis(limit) / limit.max();
-        vec![pause, pause * limit.max()]
-    }),
-    Usual {
-        last: LastArgument::Holder,
-        ..usual("concurrency", "sorted set", include_str!("lua/semaphore.lua"), max_and_period)
-    },
-];
-
-const fn usual(
-    row: &'static str,
-    name: &'static str,
-    text: &'static str,
-    arguments: fn(Limit) -> Vec<u64>,
-) -> Usual {
-    Usual { name, row, text, keys: &[""], arguments, last: LastArgument::None }
-}
-
-impl Usual {
-    /// Returns the script for the row with this name.
-    pub(super) fn of(row: &str) -> Option<&'static Self> {
-        ALL.iter().find(|script| script.row == row)
+impl Script {
+    fn new(name: &'static str, text: &'static str, arguments: Vec<u64>) -> Self {
+        Self { name, text, keys: vec![String::new()], arguments, last: LastArgument::None }
     }
-}
 
-fn millis(limit: Limit) -> u64 {
-    limit.period().as_millis()
-}
+    /// Returns an empty script, the lower bound of every script.
+    pub(super) fn nothing() -> Self {
+        Self::new("a script that does nothing", "return 1", Vec::new())
+    }
 
-fn max_and_period(limit: Limit) -> Vec<u64> {
-    vec![limit.max(), millis(limit)]
+    /// Returns the usual script of several fixed windows: a key for each of these periods in ms,
+    /// and a limit of `max` units in each.
+    pub(super) fn six_keys(max: u64, periods: &[u64]) -> Self {
+        let text = concat!(include_str!("lua/six_keys.lua"), "return reply");
+        let arguments = [&vec![max; periods.len()], periods].concat();
+        let keys = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
+        Self { keys, ..Self::new("the usual script, six keys", text, arguments) }
+    }
+
+    /// Returns the same script, but it also returns the server's time in µs, which a client needs
+    /// to know when the windows end.
+    pub(super) fn six_keys_timed(max: u64, periods: &[u64]) -> Self {
+        let text = concat!(
+            include_str!("lua/six_keys.lua"),
+            "local time = redis.call('TIME')\n",
+            "reply[#reply + 1] = time[1] * 1000000 + time[2]\nreturn reply"
+        );
+        Self { name: "six-key script with the time", text, ..Self::six_keys(max, periods) }
+    }
+
+    /// Returns the script for the algorithm of the row with this name.
+    pub(super) fn of_algorithm(row: &str, limit: Limit) -> Option<Self> {
+        let (max, period) = (limit.max(), limit.period().as_millis());
+        let both = vec![max, period];
+        let mut script = match row {
+            ONE_WINDOW => Self::new("counter", WINDOW, both),
+            "fixed window on the clock" => Self::new("counter by hour", WINDOW, both),
+            "sliding log" => Self::new("sorted set", include_str!("lua/log.lua"), both),
+            "sliding window, 60 buckets" => {
+                Self::new("hash of buckets", BUCKETS, vec![max, period, period / 60])
+            }
+            "sliding window, 10 buckets" => {
+                Self::new("hash of buckets", BUCKETS, vec![max, period, period / 10])
+            }
+            "sliding window counter" => {
+                Self::new("two counters", include_str!("lua/window_counter.lua"), both)
+            }
+            "token bucket" => {
+                Self::new("tokens in a hash", BUCKET, vec![max, 1, (period / max).max(1)])
+            }
+            "token bucket, interval refill" => {
+                Self::new("tokens in a hash", BUCKET, vec![max, max, period])
+            }
+            "GCRA" => {
+                let pause = 1_000 * period / max;
+                Self::new("time as text", include_str!("lua/gcra.lua"), vec![pause, pause * max])
+            }
+            CONCURRENCY => Self::new("sorted set", include_str!("lua/semaphore.lua"), both),
+            _ => return None,
+        };
+        // Some keys have the number of a window in their names. It is fixed here, because it does
+        // not change how long the server needs.
+        match row {
+            "fixed window on the clock" => script.keys = vec![":489890".to_owned()],
+            "sliding window counter" => {
+                script.keys = [":489890", ":489889"].map(str::to_owned).to_vec();
+                script.last = LastArgument::Time;
+            }
+            CONCURRENCY => script.last = LastArgument::Holder,
+            _ => {}
+        }
+        Some(script)
+    }
 }
 
 #[cfg(test)]
@@ -129,9 +112,8 @@ mod tests {
 
     #[test]
     fn every_algorithm_has_a_script_of_its_own() {
-        for (name, _) in ALGORITHMS {
-            assert!(Usual::of(name).is_some(), "{name}");
+        for (name, limit) in ALGORITHMS {
+            assert!(Script::of_algorithm(name, limit.parse().unwrap()).is_some(), "{name}");
         }
-        assert_eq!(ALL.len(), ALGORITHMS.len());
     }
 }
