@@ -24,12 +24,36 @@
 //! such as one of a missing entry, means that the rule does not count the request.
 //!
 //! A request is decided under all its rules in one step.
+//!
+//! # Files of other services
+//!
+//! ```text
+//! envoy.rs: *.yaml of a folder ──┐
+//! limitador.rs: limits.yaml ─────┼─► Domains ─► compile.rs ─► rl_core::rules::Rules
+//! section.rs: `domains:` ────────┘      │
+//!                                       └─► import.rs: a rule file
+//! ```
+//!
+//! [`GatewayFiles`] follows the files of the other services while the server runs.
 
 mod compile;
+mod envoy;
 mod expression;
+mod import;
+mod imported;
+mod limitador;
+mod live;
 mod rule;
+mod section;
 mod selector;
+#[cfg(test)]
+mod tests;
 mod tree;
+mod yaml;
 
 pub use compile::compile;
+pub use import::to_rule_file;
+pub use imported::Imported;
+pub use live::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use rule::{Charge, DomainRule, Domains, InvalidDomainRule};
+pub use section::read_sections;
