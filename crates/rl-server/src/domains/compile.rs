@@ -6,11 +6,16 @@ use std::sync::Arc;
 use rl_core::Limit;
 use rl_core::rules::{Rule, Rules};
 
-use super::rule::{Charge, DomainRule, Domains, InvalidDomainRule};
-use super::selector::{DescriptorKey, DescriptorRule, DomainSelector, Selector};
+use super::expression::Expression;
+use super::rule::{DomainRule, Domains, InvalidDomainRule};
+use super::selector::{Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector};
+use super::tree::Conflict;
 
 /// The longest name of a rule.
 const MAX_NAME: usize = 64;
+
+/// The name, in each domain, of the rule for descriptors whose limit the gateway sets.
+const OVERRIDE: &str = "override";
 
 /// Adds the rules of `domains` to `rules`, with the selector that finds them.
 ///
@@ -18,60 +23,45 @@ const MAX_NAME: usize = 64;
 ///
 /// Returns an error for the first rule that is not valid.
 pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDomainRule> {
-    let mut selector =
-        Selector { domains: HashMap::new(), places: HashMap::new(), realm: Selector::realm() };
+    let names = RuleNames::new(domains, &rules);
+    let mut selector = Selector::default();
     let mut count = rules.names().count();
     for (domain, of_domain) in domains {
         let mut compiled = DomainSelector::default();
-        for (position, (name, rule)) in of_domain.iter().enumerate() {
+        let mut add = |name: String, rule: &DomainRule| {
+            let place = if rule.limits.is_empty() {
+                None
+            } else {
+                rules = std::mem::take(&mut rules).rule(rule.rule(&name)?);
+                count += 1;
+                Some(count - 1)
+            };
+            let charge = rule.charge;
+            Ok::<_, String>(SelectableRule {
+                name: name.into(),
+                place,
+                charge,
+                replaces: Vec::new(),
+            })
+        };
+        for (name, rule) in of_domain {
             let invalid = |reason: String| InvalidDomainRule {
                 domain: domain.clone(),
                 rule: name.clone(),
                 reason,
             };
-            let place = if rule.limits.is_empty() {
-                None
-            } else {
-                rules = rules.rule(rule.rule(&rule_name(domain, name)).map_err(invalid)?);
-                count += 1;
-                Some(count - 1)
-            };
-            if rule.descriptor.is_empty() {
-                return Err(invalid("descriptor: expected at least one key".into()));
-            }
-            let descriptor = rule.descriptor.iter().map(String::as_str);
-            if let Some(known) = compiled.tree.insert(descriptor, position) {
-                let known = of_domain.get_index(known).map_or("", |(name, _)| name);
-                return Err(invalid(format!("the descriptor is that of rule {known:?}")));
-            }
-            let replaces = rule.replaces.iter().map(|name| {
-                let known = of_domain.get_index_of(name);
-                known.ok_or_else(|| {
-                    invalid(format!("replaces {name:?}: expected a rule of the domain"))
-                })
+            let selectable = add(names.of(domain, name), rule).and_then(|mut selectable| {
+                selectable.replaces = replaced(rule, of_domain)?;
+                Ok(selectable)
             });
-            compiled.rules.push(DescriptorRule {
-                name: rule_name(domain, name).into(),
-                place,
-                charge: rule.charge,
-                is_shared: rule.shared,
-                replaces: replaces.collect::<Result<_, _>>()?,
-            });
+            let selectable = selectable.map_err(invalid)?;
+            compiled.insert(rule, selectable, of_domain).map_err(invalid)?;
         }
         // Its limits are never used: the gateway sets those of each request.
-        let name = rule_name(domain, "override");
         let unused = DomainRule { limits: vec!["1/second".into()], ..DomainRule::default() };
-        let invalid =
-            |reason| InvalidDomainRule { domain: domain.clone(), rule: name.clone(), reason };
-        rules = rules.rule(unused.rule(&name).map_err(invalid)?);
-        count += 1;
-        compiled.overridden = Some(DescriptorRule {
-            name: name.as_str().into(),
-            place: Some(count - 1),
-            charge: Charge::Before,
-            is_shared: false,
-            replaces: Vec::new(),
-        });
+        compiled.overridden = Some(add(names.of_override(domain), &unused).map_err(|reason| {
+            InvalidDomainRule { domain: domain.clone(), rule: OVERRIDE.to_owned(), reason }
+        })?);
         selector.domains.insert(domain.as_str().into(), compiled);
     }
     let names = rules.names().enumerate();
@@ -79,33 +69,158 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
     Ok(rules.select_with(selector))
 }
 
+impl DomainSelector {
+    /// Adds a rule, as the next one of the domain.
+    fn insert(
+        &mut self,
+        rule: &DomainRule,
+        selectable: SelectableRule,
+        of_domain: &indexmap::IndexMap<String, DomainRule>,
+    ) -> Result<(), String> {
+        let position = self.rules.len();
+        self.rules.push(selectable);
+        if rule.descriptor.is_empty() {
+            if rule.limits.is_empty() {
+                return Err("limits: expected at least one limit, or `descriptor`".into());
+            }
+            let compile = |texts: &[String]| {
+                texts.iter().map(|text| Expression::new(text)).collect::<Result<Vec<_>, _>>()
+            };
+            let when = compile(&rule.when).map_err(|error| format!("when: {error}"))?;
+            let per = compile(&rule.per).map_err(|error| format!("per: {error}"))?;
+            self.insert_conditional(Conditional { rule: position, when, per });
+            return Ok(());
+        }
+        if !rule.when.is_empty() || !rule.per.is_empty() {
+            return Err("expected either `descriptor`, or `when` and `per`".into());
+        }
+        let is_empty = |entry: &&String| entry.split('=').next().is_none_or(str::is_empty);
+        if let Some(entry) = rule.descriptor.iter().find(is_empty) {
+            return Err(format!("descriptor {entry:?}: expected a key"));
+        }
+        let descriptor = rule.descriptor.iter().map(String::as_str);
+        self.tree.insert(descriptor, position).map_err(|conflict| match conflict {
+            Conflict::Same(known) => {
+                let known = of_domain.get_index(known).map_or("", |(name, _)| name);
+                format!("the descriptor is that of rule {known:?}")
+            }
+            Conflict::Shared => {
+                "another rule has `*` where this one has `**`: expected the same".into()
+            }
+        })
+    }
+}
+
+/// Returns the positions of the rules that a rule replaces.
+fn replaced(
+    rule: &DomainRule,
+    of_domain: &indexmap::IndexMap<String, DomainRule>,
+) -> Result<Vec<usize>, String> {
+    let positions = rule.replaces.iter().map(|name| {
+        let known = of_domain.get_index_of(name);
+        known.ok_or_else(|| format!("replaces {name:?}: expected a rule of the domain"))
+    });
+    positions.collect()
+}
+
 impl DomainRule {
     /// Returns the rule of a limiter that counts for this one.
     fn rule(&self, name: &str) -> Result<Rule, String> {
         let mut rule = Rule::named(name).selected().per(DescriptorKey { realm: Selector::realm() });
         for text in &self.limits {
-            let limit: Limit = text.parse().map_err(|error| format!("limit {text:?}: {error}"))?;
+            let limit: Limit =
+                text.parse().map_err(|error: rl_core::ParseLimitError| error.to_string())?;
             rule = rule.limit(limit);
         }
         Ok(if self.shadow { rule.shadow() } else { rule })
     }
 }
 
-/// Returns the name of the rule `rule` of `domain` among all rules: `domain.rule`. Characters that
-/// names cannot have are replaced, and a hash keeps such names, and long ones, apart.
-fn rule_name(domain: &str, rule: &str) -> String {
-    let text = format!("{domain}.{rule}");
-    let is_valid = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '.' | '-');
-    if text.len() <= MAX_NAME && text.chars().all(is_valid) {
-        return text;
-    }
-    let hash = format!("{:08x}", fnv(text.as_bytes()));
-    let valid = text.chars().map(|char| if is_valid(char) { char } else { '_' });
-    let valid: String = valid.take(MAX_NAME - hash.len() - 1).collect();
-    format!("{valid}-{hash}")
+/// The names of the rules of domains among all rules: `domain.rule`.
+///
+/// Characters that names cannot have are replaced. A hash keeps such names apart, and also long
+/// ones, and those that would differ in the case of letters alone.
+struct RuleNames {
+    /// How many rules have each name, in lower case.
+    counts: HashMap<String, usize>,
 }
 
-/// Returns the hash FNV-1a of 32 bits. The names of counters depend on it, so it must not change.
-fn fnv(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+impl RuleNames {
+    fn new(domains: &Domains, rules: &Rules) -> Self {
+        let mut counts = HashMap::new();
+        let of_domains = domains.iter().flat_map(|(domain, rules)| {
+            rules.keys().map(String::as_str).chain([OVERRIDE]).map(|rule| plain(domain, rule))
+        });
+        for name in of_domains.chain(rules.names().map(str::to_owned)) {
+            *counts.entry(name.to_ascii_lowercase()).or_default() += 1;
+        }
+        Self { counts }
+    }
+
+    /// Returns the name of the rule `rule` of `domain`.
+    fn of(&self, domain: &str, rule: &str) -> String {
+        self.distinct(plain(domain, rule), &[domain, rule])
+    }
+
+    /// Returns the name of the rule of `domain` for descriptors whose limit the gateway sets.
+    fn of_override(&self, domain: &str) -> String {
+        self.distinct(plain(domain, OVERRIDE), &[domain])
+    }
+
+    /// Returns the text if it is valid and unique, and otherwise a valid one with a hash of `hashed`.
+    fn distinct(&self, text: String, hashed: &[&str]) -> String {
+        let is_valid = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '.' | '-');
+        let is_unique = self.counts.get(&text.to_ascii_lowercase()).is_some_and(|n| *n == 1);
+        if text.len() <= MAX_NAME && text.chars().all(is_valid) && is_unique {
+            return text;
+        }
+        let hash = short_hash(hashed);
+        let valid = text.chars().map(|char| if is_valid(char) { char } else { '_' });
+        let valid: String = valid.take(MAX_NAME - hash.len() - 1).collect();
+        format!("{valid}-{hash}")
+    }
+}
+
+fn plain(domain: &str, rule: &str) -> String {
+    format!("{domain}.{rule}")
+}
+
+/// Returns twelve hexadecimal digits of a hash of a list of texts.
+pub(super) fn short_hash(texts: &[&str]) -> String {
+    // The length of each text keeps lists apart that consist of the same bytes.
+    let lengths = texts.iter().map(|text| format!("{}:{text}", text.len()));
+    let hash = fnv(lengths.collect::<String>().as_bytes());
+    format!("{:012x}", hash >> 16)
+}
+
+/// Returns the hash FNV-1a of 64 bits. The names of counters depend on it, so it must not change.
+pub(super) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_rules_differ_also_without_their_case_and_invalid_characters() {
+        let of_domain = ["user", "User", "a/b", "a_b", OVERRIDE, "b.c", "plain"];
+        let of_domain = of_domain.iter().map(|name| {
+            let limits = vec!["1/second".to_owned()];
+            let descriptor = vec![format!("key={name}")];
+            ((*name).to_owned(), DomainRule { descriptor, limits, ..DomainRule::default() })
+        });
+        let of_domain: indexmap::IndexMap<_, _> = of_domain.collect();
+        let other = indexmap::IndexMap::from([("c".to_owned(), of_domain["user"].clone())]);
+        let domains = Domains::from([("x".to_owned(), of_domain), ("x.b".to_owned(), other)]);
+        let rules = Rules::new().rule(Rule::named("x.plain").limit(Limit::per_second(1)));
+        let rules = compile(&domains, rules).unwrap();
+        let names: Vec<String> = rules.names().map(str::to_ascii_lowercase).collect();
+        assert_eq!(names.len(), 11, "{names:?}");
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
+        rl_core::RateLimiter::builder().rules(rules).build().unwrap();
+    }
 }

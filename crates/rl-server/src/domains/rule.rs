@@ -13,7 +13,7 @@ pub type Domains = IndexMap<String, IndexMap<String, DomainRule>>;
 #[serde(deny_unknown_fields, default)]
 pub struct DomainRule {
     /// The keys of the descriptors to which the rule applies: `key`, `key=value`, or `key=prefix*`,
-    /// where each `*` is any text.
+    /// where each `*` is any text. With `**`, all values that match share one counter.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub descriptor: Vec<String>,
     /// The conditions of a rule without `descriptor`, as expressions of CEL over `descriptors`. The
@@ -33,9 +33,6 @@ pub struct DomainRule {
     /// When the rule is charged.
     #[serde(skip_serializing_if = "is_default")]
     pub charge: Charge,
-    /// Whether all values that match a `*` share one counter.
-    #[serde(skip_serializing_if = "is_false")]
-    pub shared: bool,
     /// The rules of the domain that do not count a request that this rule counts.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub replaces: Vec<String>,

@@ -146,7 +146,12 @@ pub(super) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         let governing = part.limits().filter(|limit| !limit.limit().is_shadow());
         let governing =
             governing.min_by_key(|limit| (std::cmp::Reverse(limit.is_over()), limit.remaining()));
-        *status = status_of(governing, is_over);
+        let found = status_of(governing, is_over);
+        // Several rules may count one descriptor; the most restrictive one shows.
+        let order = |one: &DescriptorStatus| (one.code() != Code::OverLimit, one.limit_remaining);
+        if status.current_limit.is_none() || order(&found) < order(status) {
+            *status = found;
+        }
     }
     let is_over = !reply.is_allowed();
     // A rule of the whole request shows in the first descriptor.

@@ -1,0 +1,82 @@
+//! Reads the section `domains:` of a rule file.
+
+use std::path::Path;
+
+use indexmap::IndexMap;
+use rl_core::rules::Rules;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::compile::compile;
+use super::rule::{Domains, InvalidDomainRule};
+use super::yaml::{TextError, from_yaml};
+
+/// A rule file, of which only this section is read here.
+#[derive(Deserialize)]
+struct SectionFile {
+    #[serde(default)]
+    domains: Option<Domains>,
+}
+
+/// A rule file whose rules of domains are read for their places alone.
+#[derive(Deserialize)]
+struct FilePlaces<Place> {
+    domains: IndexMap<String, IndexMap<String, Place>>,
+}
+
+/// Adds the rules in the section `domains` of a rule file to `rules`. The text is TOML if
+/// `path` ends with `.toml`, and otherwise YAML, of which JSON is a part.
+///
+/// [`RulesFileBuilder::sections`](rl_core::rules::RulesFileBuilder::sections) takes this function.
+///
+/// # Errors
+///
+/// Returns the reason, with its line and column, for which the section is not valid.
+pub fn read_sections(path: &Path, text: &str, rules: Rules) -> Result<Rules, String> {
+    let domains = read_domains(path, text)?;
+    compile(&domains, rules).map_err(|invalid| {
+        let reason = invalid.to_string();
+        let error = match is_toml(path) {
+            true => TextError::at_offset(text, toml_place(text, &invalid), reason),
+            false => yaml_error(text, &invalid, reason),
+        };
+        error.to_string()
+    })
+}
+
+/// Returns the rules in the section `domains` of a rule file.
+///
+/// # Errors
+///
+/// Returns the reason, with its line and column, for which the section cannot be read.
+pub(super) fn read_domains(path: &Path, text: &str) -> Result<Domains, String> {
+    let file: Result<SectionFile, TextError> = if is_toml(path) {
+        toml::from_str(text).map_err(|error| {
+            let offset = error.span().map(|span| span.start);
+            TextError::at_offset(text, offset, error.message().trim().to_owned())
+        })
+    } else {
+        from_yaml(text)
+    };
+    file.map(|file| file.domains.unwrap_or_default()).map_err(|error| error.to_string())
+}
+
+fn is_toml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Returns the offset of a rule in TOML.
+fn toml_place(text: &str, invalid: &InvalidDomainRule) -> Option<usize> {
+    let file: FilePlaces<toml::Spanned<IgnoredAny>> = toml::from_str(text).ok()?;
+    Some(file.domains.get(&invalid.domain)?.get(&invalid.rule)?.span().start)
+}
+
+/// Returns an error at the place of a rule in YAML.
+fn yaml_error(text: &str, invalid: &InvalidDomainRule, reason: String) -> TextError {
+    let file: Option<FilePlaces<serde_saphyr::Spanned<IgnoredAny>>> = from_yaml(text).ok();
+    let rule = file.as_ref().and_then(|file| file.domains.get(&invalid.domain)?.get(&invalid.rule));
+    match rule {
+        Some(rule) => TextError::new(rule.referenced, reason),
+        None => TextError::without_place(reason),
+    }
+}
