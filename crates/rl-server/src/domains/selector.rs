@@ -122,7 +122,7 @@ impl Selector {
         }
         // The length of each value keeps apart what a client puts into one of them.
         let id = entries.iter().map(|(key, value)| format!("{key}:{}={value}", value.len()));
-        Subject::new(self.realm.clone(), &*id.collect::<Vec<_>>().join(","))
+        Subject::new(self.realm.clone(), &id.collect::<Vec<_>>().join(","))
     }
 }
 
