@@ -79,8 +79,8 @@ fn invalid(path: &str, error: &serde_json::Error) -> Problem {
     let message = message.strip_suffix(&format!(" at line {line} column {column}"));
     let message = message.map_or_else(|| error.to_string(), ToOwned::to_owned);
     if !error.is_data() {
-        let message = format!("{field}: not JSON: {message} at line {line}, column {column}");
-        return Problem::invalid(field, message);
+        let message = format!("body: not JSON: {message} at line {line}, column {column}");
+        return Problem::invalid("body", message);
     }
     let message = match message.rsplit_once(", expected ") {
         Some((given, expected)) => format!("{}, expected {}", shortened(given), plain(expected)),

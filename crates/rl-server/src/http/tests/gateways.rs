@@ -36,7 +36,7 @@ async fn a_request_is_allowed_with_headers_and_then_denied_with_the_response_for
     for remaining in ["1", "0"] {
         let allowed = decide(&app, "192.0.2.7").await;
         assert_eq!((allowed.status, &*allowed.body), (StatusCode::OK, ""));
-        assert_eq!(allowed.header("x-rate-limit-remaining"), Some(remaining));
+        assert_eq!(allowed.header("x-rate-limit-remaining"), Some(remaining), "{allowed:?}");
         assert_eq!(allowed.header("cache-control"), Some("no-store"));
     }
     let denied = decide(&app, "192.0.2.7").await;

@@ -12,9 +12,9 @@ use crate::http::{HeldPermits, HttpSettings};
 
 const RULES: &str = "
 rules:
-  tokens: { per: consumer, limits: [100/hour] }
-  places: { match: { path: /slow }, per: consumer, limits: [1 concurrent] }
-  export: { match: { path: /export }, per: consumer, limits: [60/hour], cost: 20 }
+  tokens: { per: identified, limits: [100/hour] }
+  places: { match: { path: /slow }, per: identified, limits: ['1:concurrency'] }
+  export: { match: { path: /export }, per: identified, limits: [60/hour], cost: 20 }
 ";
 
 fn app(max: usize) -> (Router, HeldPermits, RateLimiter) {
