@@ -1,4 +1,4 @@
-//! The bodies of calls of `/v1/…` that describe what to count.
+//! The bodies of calls of `/v1/…` that describe the subjects or the request to count.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::subject_text::subject;
 use crate::request::{GatewayRequest, RuleSubject, Selection};
 
-/// What to count: either subjects under named rules, or a request that rules match.
+/// Either subjects under named rules, or a request that rules match.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckInput {
@@ -25,7 +25,7 @@ pub(super) struct CheckInput {
     request: Option<RequestInput>,
 }
 
-/// What to count, and for how long to hold it.
+/// Either subjects under named rules, or a request that rules match, and the time of the permit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AcquireInput {
@@ -46,7 +46,7 @@ struct SubjectInput {
     /// The name of the rule.
     #[schema(example = "clients")]
     rule: String,
-    /// The realm and the id of the subject. `global:-` is that of a rule without keys.
+    /// The realm and the id of the subject. `global:` is that of a rule without keys.
     #[schema(example = "consumer:abc")]
     subject: String,
     /// The cost; that of the rule if it is missing.
@@ -81,7 +81,7 @@ impl AcquireInput {
     /// The longest time for which a permit is held, in seconds.
     const MAX_TTL: u64 = 3_600;
 
-    /// Returns what to count, and the seconds for which to hold it.
+    /// Returns the input without the time, and the time in seconds.
     ///
     /// # Errors
     ///

@@ -9,106 +9,133 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::denial::Denial;
 use rl_core::store::Mode;
+use utoipa::IntoResponses;
 
 use super::access::trusted_peer;
-use super::gateway_call::{CallHeaders, request_under_authz};
+use super::gateway_call::CallHeaders;
 use super::problem::Problem;
 use super::settings::HttpState;
 use crate::service::Reply;
 
-/// Decides the request that X-Forwarded-… or X-Original-… headers describe
+/// Decides the request that X-Forwarded-Method, -Uri, -Host and -For describe
 ///
 /// The peer has to be one of the setting `proxies`. An allowed request gets 200 with the rate limit
-/// headers, and a denied one the response for the client. A body is ignored.
-#[utoipa::path(method(get, head, post), path = "/decide", tag = "gateways",
-    params(
-        ("headers" = Option<String>, Query, description = "`original` reads X-Original-Method and X-Original-URI. The default, `forwarded`, reads X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-Host."),
-        ("deny" = Option<u16>, Query, description = "`403` answers 403 in place of any other denial, for nginx."),
-    ),
-    responses(
-        (status = 200, description = "The request may pass"),
-        (status = 400, description = "A header of the gateway is missing or occurs twice, or the key of the client is ambiguous"),
-        (status = 403, description = "The peer is not one of the setting `proxies`, the client has no key, or `deny=403` is set"),
-        (status = 429, description = "The request is denied"),
-        (status = 503, description = "The request could not be decided, and is rejected then"),
-    ))]
-pub(super) async fn decide(
+/// headers, and a denied one the response for the client. The body and the query are ignored.
+#[utoipa::path(
+    method(get, head, post),
+    path = "/decide",
+    tag = "gateways",
+    responses(DecideResponses)
+)]
+pub(super) async fn by_forwarded(
     State(state): State<Arc<HttpState>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    // The body is not read: the decision does not depend on it.
-    let (call, _) = request.into_parts();
-    let peer = trusted_peer(&state, &call.extensions)?;
-    let is_head = call.method == Method::HEAD;
-    let query = DecideQuery::parse(call.uri.query())?;
-    let request = query.headers.request(call, peer)?;
-    let reply = state.service.decide(&request, Mode::Check).await;
-    Ok(response(reply, is_head, query.denies_with_403))
+    decide(&state, request, CallHeaders::Forwarded, Denials::AsTheyAre).await
+}
+
+/// Decides like `/decide`, with 403 in place of the status of any denial, for nginx
+#[utoipa::path(
+    method(get, head, post),
+    path = "/decide/403",
+    tag = "gateways",
+    responses(DecideResponses)
+)]
+pub(super) async fn by_forwarded_with_403(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    decide(&state, request, CallHeaders::Forwarded, Denials::With403).await
+}
+
+/// Decides the request that X-Original-Method, X-Original-URI and X-Forwarded-For describe
+///
+/// The host is that of the call. Apart from this, it is like `/decide`.
+#[utoipa::path(
+    method(get, head, post),
+    path = "/decide/original",
+    tag = "gateways",
+    responses(DecideResponses)
+)]
+pub(super) async fn by_original(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    decide(&state, request, CallHeaders::Original, Denials::AsTheyAre).await
+}
+
+/// Decides like `/decide/original`, with 403 in place of the status of any denial, for nginx
+#[utoipa::path(
+    method(get, head, post),
+    path = "/decide/original/403",
+    tag = "gateways",
+    responses(DecideResponses)
+)]
+pub(super) async fn by_original_with_403(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    decide(&state, request, CallHeaders::Original, Denials::With403).await
 }
 
 /// Decides the request whose method, path and headers are those of the call, behind `/authz`.
-pub(super) async fn authorize(
+pub(super) async fn under_authz(
     State(state): State<Arc<HttpState>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (call, _) = request.into_parts();
-    let peer = trusted_peer(&state, &call.extensions)?;
-    let is_head = call.method == Method::HEAD;
-    let request = request_under_authz(call, peer)?;
-    let reply = state.service.decide(&request, Mode::Check).await;
-    Ok(response(reply, is_head, false))
+    decide(&state, request, CallHeaders::Own, Denials::AsTheyAre).await
 }
 
-/// The parameters of `/decide`.
-#[derive(Debug, Default)]
-struct DecideQuery {
+/// The responses of `/decide`, for the OpenAPI document.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only the document needs it")]
+pub(super) enum DecideResponses {
+    /// The request may pass
+    #[response(status = 200)]
+    Allowed,
+    /// A header of the gateway is missing or occurs twice, or the key of the client is ambiguous
+    #[response(status = 400)]
+    Ambiguous,
+    /// The peer is not one of the setting `proxies`, or the client has no key
+    #[response(status = 403)]
+    Untrusted,
+    /// The request is denied
+    #[response(status = 429)]
+    Denied,
+    /// The request could not be decided, and is rejected then
+    #[response(status = 503)]
+    Undecided,
+}
+
+/// The status of denials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Denials {
+    AsTheyAre,
+    /// nginx passes only 401 and 403 on. It treats any other status as a failure of the call, after
+    /// which a request may pass.
+    With403,
+}
+
+async fn decide(
+    state: &HttpState,
+    request: Request,
     headers: CallHeaders,
-    denies_with_403: bool,
-}
-
-impl DecideQuery {
-    fn parse(query: Option<&str>) -> Result<Self, Problem> {
-        let (mut headers, mut denies_with_403) = (None, None);
-        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let is_second = match name {
-                "headers" => headers
-                    .replace(match value {
-                        "forwarded" => CallHeaders::Forwarded,
-                        "original" => CallHeaders::Original,
-                        _ => return Err(Problem::unexpected(name, value, "forwarded or original")),
-                    })
-                    .is_some(),
-                "deny" => denies_with_403
-                    .replace(match value {
-                        "403" => true,
-                        "429" => false,
-                        _ => return Err(Problem::unexpected(name, value, "403 or 429")),
-                    })
-                    .is_some(),
-                _ => return Err(Problem::unexpected("parameter", name, "headers or deny")),
-            };
-            if is_second {
-                return Err(Problem::invalid(
-                    name,
-                    format!("{name}: expected one value, found two"),
-                ));
-            }
-        }
-        Ok(Self {
-            headers: headers.unwrap_or_default(),
-            denies_with_403: denies_with_403.unwrap_or_default(),
-        })
-    }
+    denials: Denials,
+) -> Result<Response, Problem> {
+    // The body is not read, because the decision does not depend on it.
+    let (call, _) = request.into_parts();
+    let peer = trusted_peer(state, &call.extensions)?;
+    let is_head = call.method == Method::HEAD;
+    let request = headers.request(call, peer)?;
+    let reply = state.service.decide(&request, Mode::Check).await;
+    Ok(response(reply, is_head, denials))
 }
 
 /// Returns the response to a gateway.
-fn response(reply: Reply, is_head: bool, denies_with_403: bool) -> Response {
+fn response(reply: Reply, is_head: bool, denials: Denials) -> Response {
     let status = match &reply.denial {
         None => StatusCode::OK,
-        // nginx passes only 401 and 403 on. It treats any other status as a failure of the call,
-        // after which a request may pass.
-        Some(_) if denies_with_403 => StatusCode::FORBIDDEN,
+        Some(_) if denials == Denials::With403 => StatusCode::FORBIDDEN,
         Some(denial) => status_of(denial),
     };
     let (body, content_type) = match reply.denial {

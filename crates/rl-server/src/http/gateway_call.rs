@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderName, header, request::Parts};
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderName, header};
 
 use super::problem::Problem;
 use crate::request::GatewayRequest;
@@ -29,18 +31,20 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 /// The headers in which a gateway describes the request of a client.
 ///
 /// Only one family is read: the gateway replaces the headers of its own family, and a client could
-/// add those of the other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// add those of the other. The path selects the family. The query does not, because some gateways
+/// append that of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallHeaders {
     /// `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`.
-    #[default]
     Forwarded,
     /// `X-Original-Method` and `X-Original-URI`; the host is that of the call.
     Original,
+    /// None: the method, path and host are those of the call, with `/authz` before the path.
+    Own,
 }
 
 impl CallHeaders {
-    /// Returns the request that the headers of a call describe.
+    /// Returns the request that a call describes.
     ///
     /// # Errors
     ///
@@ -58,6 +62,11 @@ impl CallHeaders {
                 required(headers, "X-Original-URI")?,
                 host_of(&call)?,
             ),
+            Self::Own => {
+                let target = call.uri.path_and_query().map_or("", PathAndQuery::as_str);
+                let target = target.strip_prefix(AUTHZ).unwrap_or(target);
+                (call.method.as_str().to_owned(), target.to_owned(), host_of(&call)?)
+            }
         };
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path.to_owned(), Some(query.to_owned())),
@@ -65,21 +74,6 @@ impl CallHeaders {
         };
         Ok(described(GatewayRequest { method, path, query, host, ..of(call, peer) }))
     }
-}
-
-/// Returns the request of a client whose method, path and host are those of the call, with
-/// `/authz` before the path.
-///
-/// # Errors
-///
-/// Returns 400 if the call has two hosts.
-pub(super) fn request_under_authz(call: Parts, peer: IpAddr) -> Result<GatewayRequest, Problem> {
-    let method = call.method.as_str().to_owned();
-    let path = call.uri.path();
-    let path = path.strip_prefix(AUTHZ).unwrap_or(path).to_owned();
-    let query = call.uri.query().map(ToOwned::to_owned);
-    let host = host_of(&call)?;
-    Ok(described(GatewayRequest { method, path, query, host, ..of(call, peer) }))
 }
 
 fn of(call: Parts, peer: IpAddr) -> GatewayRequest {

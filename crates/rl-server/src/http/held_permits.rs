@@ -58,9 +58,11 @@ impl HeldPermits {
 
     /// Settles all permits as they were charged.
     pub fn settle_all(&self) {
-        // A permit is settled when it is dropped. That must not happen under the lock.
-        let all = std::mem::take(&mut self.0.lock().by_id);
-        self.0.lock().by_expiry.clear();
+        let mut entries = self.0.lock();
+        entries.by_expiry.clear();
+        let all = std::mem::take(&mut entries.by_id);
+        // A permit is settled when it is dropped, which must not happen under the lock.
+        drop(entries);
         drop(all);
     }
 

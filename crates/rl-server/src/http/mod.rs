@@ -2,7 +2,7 @@
 //!
 //! | path | for | answered to |
 //! |---|---|---|
-//! | `/decide`, `/authz/…` | nginx, Caddy, Traefik, APISIX, Envoy's `ext_authz` | peers in [`proxies`](HttpSettings::proxies) |
+//! | `/decide/…`, `/authz/…` | nginx, Caddy, Traefik, APISIX, Envoy's `ext_authz` | peers in [`proxies`](HttpSettings::proxies) |
 //! | `/json` | the JSON form of Envoy's rate limit service | these peers, and callers of `/v1/…` |
 //! | `/v1/check`, `peek`, `charge` | programs in any language | callers with the token; without one, callers on this machine |
 //! | `/v1/acquire`, `settle`, `refund` | requests whose cost is known at their end | the same |
@@ -14,12 +14,13 @@
 //! rate limit headers for the client. Any other status is the response for the client.
 //!
 //! `/decide` reads `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, and
-//! `/decide?headers=original` reads `X-Original-Method`, `X-Original-URI` and the `Host` of the
-//! call. Never both: a gateway replaces the headers that it sets itself, and passes on those that a
-//! client adds. Envoy sends the method, path and host of the client to `/authz/…`. In all cases, the
-//! address of the client is found in `X-Forwarded-For`, which the gateway has to set.
+//! `/decide/original` reads `X-Original-Method`, `X-Original-URI` and the `Host` of the call. Never
+//! both: a gateway replaces the headers that it sets itself, and passes on those that a client adds.
+//! Envoy sends the method, path and host of the client to `/authz/…`. In all cases, the address of
+//! the client is found in `X-Forwarded-For`, which the gateway has to set.
 //!
-//! nginx passes only 401 and 403 on, so `deny=403` answers 403 in place of any other denial.
+//! nginx passes only 401 and 403 on. With `/403` at the end of the path, any denial has the status
+//! 403. The query of `/decide` has no meaning, because some gateways append that of the client.
 //!
 //! # Callers
 //!
@@ -101,7 +102,10 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
         .routes(routes!(envoy_json::decide_json))
         .route_layer(from_fn_with_state(Arc::clone(&state), require_gateway_or_caller));
     let (routes, document) = OpenApiRouter::with_openapi(about())
-        .routes(routes!(decide::decide))
+        .routes(routes!(decide::by_forwarded))
+        .routes(routes!(decide::by_forwarded_with_403))
+        .routes(routes!(decide::by_original))
+        .routes(routes!(decide::by_original_with_403))
         .merge(json)
         .merge(calls)
         .routes(routes!(health::healthz))
@@ -110,9 +114,9 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
     let document = Arc::new(document);
     let openapi = async move || Json(OpenApi::clone(&document));
     routes
-        .route("/authz", any(decide::authorize))
-        .route("/authz/", any(decide::authorize))
-        .route("/authz/{*path}", any(decide::authorize))
+        .route("/authz", any(decide::under_authz))
+        .route("/authz/", any(decide::under_authz))
+        .route("/authz/{*path}", any(decide::under_authz))
         .route("/metrics", metrics)
         .route("/openapi.json", get(openapi))
         .fallback(async || Problem::no_such_path())

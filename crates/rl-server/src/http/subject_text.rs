@@ -8,18 +8,19 @@ use rl_core::{Realm, Subject};
 /// Returns the subject of a text such as `consumer:abc`, in the form in which rules count it.
 ///
 /// An address of IPv6 is counted by its network, and a key by its keyed hash, which has 32
-/// hexadecimal digits. The only subject of the realms `global` and `unknown` has the id `-`.
+/// hexadecimal digits. The only subject of the realms `global` and `unknown` has no id, or `-`.
 ///
 /// # Errors
 ///
 /// Returns what is expected.
 pub(super) fn subject(text: &str) -> Result<Subject, &'static str> {
     let (realm, id) = text.split_once(':').ok_or("realm:id, such as consumer:abc")?;
+    let is_only = matches!(id, "" | "-");
     match realm_of(realm)? {
         Realm::Ip => ip(id),
-        Realm::Global if id == "-" => Ok(Subject::global()),
-        realm @ Realm::Unknown if id == "-" => Ok(Subject::new(realm, "")),
-        Realm::Global | Realm::Unknown => Err("global:- or unknown:-"),
+        Realm::Global if is_only => Ok(Subject::global()),
+        realm @ Realm::Unknown if is_only => Ok(Subject::new(realm, "")),
+        Realm::Global | Realm::Unknown => Err("global: or unknown: without an id"),
         _ if id.is_empty() => Err("realm:id with an id that is not empty"),
         realm @ Realm::Key => Ok(match digest(id) {
             Some(digest) => Subject::digest(realm, digest),
@@ -74,6 +75,7 @@ mod tests {
             ("ip:2001:db8::7", Subject::new(Realm::Ip, "2001:db8::/64")),
             ("ip:2001:db8::/64", Subject::new(Realm::Ip, "2001:db8::/64")),
             ("global:-", Subject::global()),
+            ("global:", Subject::global()),
             ("unknown:-", Subject::new(Realm::Unknown, "")),
             ("tenant:acme", Subject::new(custom, "acme")),
             ("key:abababababababababababababababab", Subject::digest(Realm::Key, [0xab; 16])),
@@ -91,7 +93,7 @@ mod tests {
             ("ip:localhost", "an address"),
             ("ip:2001:db8::7/64", "a network of /64"),
             ("ip:192.0.2.0/24", "a network of /64"),
-            ("global:all", "global:-"),
+            ("global:all", "global: or"),
         ] {
             let error = subject(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

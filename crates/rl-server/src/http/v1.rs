@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use rl_core::store::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use super::check_answer::CheckAnswer;
 use super::check_input::{AcquireInput, CheckInput, check_cost};
@@ -28,9 +28,7 @@ use crate::request::Selection;
         (status = 200, body = CheckAnswer, description = "Allowed"),
         (status = 429, body = CheckAnswer, description = "Denied"),
         (status = 503, body = CheckAnswer, description = "Not decided, and rejected then"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn check(
     State(state): State<Arc<HttpState>>,
@@ -45,9 +43,7 @@ pub(super) async fn check(
         (status = 200, body = CheckAnswer, description = "It would be allowed"),
         (status = 429, body = CheckAnswer, description = "It would be denied"),
         (status = 503, body = CheckAnswer, description = "Not decided, and rejected then"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn peek(
     State(state): State<Arc<HttpState>>,
@@ -62,9 +58,7 @@ pub(super) async fn peek(
         (status = 200, body = CheckAnswer, description = "Charged"),
         (status = 429, body = CheckAnswer, description = "Not charged, because the subject is blocked or has no key"),
         (status = 503, body = CheckAnswer, description = "Not charged, because the store cannot be reached"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn charge(
     State(state): State<Arc<HttpState>>,
@@ -82,9 +76,7 @@ pub(super) async fn charge(
         (status = 200, body = AcquireAnswer, description = "Allowed"),
         (status = 429, body = AcquireAnswer, description = "Denied"),
         (status = 503, body = AcquireAnswer, description = "Not decided, and rejected then"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn acquire(
     State(state): State<Arc<HttpState>>,
@@ -111,9 +103,7 @@ pub(super) async fn acquire(
         (status = 200, body = SettleAnswer, description = "Settled"),
         (status = 404, body = Problem, description = "There is no such permit, or it has expired"),
         (status = 503, body = Problem, description = "The store failed"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn settle(
     State(state): State<Arc<HttpState>>,
@@ -132,9 +122,7 @@ pub(super) async fn settle(
         (status = 200, body = SettleAnswer, description = "Refunded"),
         (status = 404, body = Problem, description = "There is no such permit, or it has expired"),
         (status = 503, body = Problem, description = "The store failed"),
-        (status = 400, body = Problem, description = "A value is not valid"),
-        (status = 401, body = Problem, description = "The token is missing or wrong"),
-        (status = 403, body = Problem, description = "There is no token, and the caller is not on this machine"),
+        CallResponses,
     ))]
 pub(super) async fn refund(
     State(state): State<Arc<HttpState>>,
@@ -144,6 +132,30 @@ pub(super) async fn refund(
     let permit = take(&state, &permit)?;
     permit.set_cost_of_all(0);
     finish(permit).await
+}
+
+/// The error responses of all calls, for the OpenAPI document.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only the document needs it")]
+pub(super) enum CallResponses {
+    /// A value is not valid
+    #[response(status = 400)]
+    Invalid(Problem),
+    /// The token is missing or wrong
+    #[response(status = 401)]
+    WrongToken(Problem),
+    /// There is no token, and the caller is not on this machine
+    #[response(status = 403)]
+    NotLocal(Problem),
+    /// The body took too long
+    #[response(status = 408)]
+    TooSlow(Problem),
+    /// The body is too long
+    #[response(status = 413)]
+    TooLong(Problem),
+    /// The body is not declared as JSON
+    #[response(status = 415)]
+    NotJson(Problem),
 }
 
 /// A decision, with the permit if it is allowed.

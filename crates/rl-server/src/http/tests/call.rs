@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use std::{fs, process};
 
 use axum::Router;
@@ -9,7 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response, StatusCode};
 use rl_core::adapter::HttpLimiter;
-use rl_core::rules::Rules;
+use rl_core::rules::RulesFile;
 use rl_core::{RateLimiter, RateLimiterBuilder};
 use rl_metrics::Metrics;
 use serde_json::Value;
@@ -35,7 +36,7 @@ pub(super) fn limiter(yaml: &str) -> RateLimiterBuilder {
     let name = format!("rl-http-{}-{}.yaml", process::id(), FILES.fetch_add(1, Ordering::Relaxed));
     let path = std::env::temp_dir().join(name);
     fs::write(&path, format!("proxies: [10.0.0.0/8]\n{yaml}")).unwrap();
-    let rules = Rules::from_file(&path);
+    let rules = RulesFile::builder(&path).pause(Duration::from_millis(10)).read();
     fs::remove_file(&path).unwrap();
     let rules = rules.unwrap();
     let user = DomainRule {
@@ -67,6 +68,9 @@ pub(super) fn app_of(limiter: &RateLimiter, settings: HttpSettings) -> Router {
     router(service, HttpSettings { metrics, ..settings })
 }
 
+/// The headers of a call.
+pub(super) type SentHeaders<'a> = &'a [(&'a str, &'a str)];
+
 /// A response whose body was read.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -95,7 +99,7 @@ pub(super) async fn call(
     app: &Router,
     peer: &str,
     target: &str,
-    headers: &[(&str, &str)],
+    headers: SentHeaders<'_>,
     body: impl Into<Body>,
 ) -> Answer {
     let (method, target) = target.split_once(' ').unwrap();
