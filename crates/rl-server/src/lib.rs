@@ -13,6 +13,7 @@
 
 pub mod domains;
 pub mod grpc;
+pub mod http;
 mod request;
 mod service;
 

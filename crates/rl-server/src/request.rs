@@ -30,7 +30,7 @@ pub struct GatewayRequest {
     pub identified: Option<Subject>,
     /// The rules that count the request beside those that match it.
     pub selection: Selection,
-    selected: Mutex<Vec<SelectedPart>>,
+    pub(crate) selected: Mutex<Vec<SelectedPart>>,
 }
 
 /// The rules that count a request beside those that match it.

@@ -142,10 +142,13 @@ impl<'a> Admitted<'a> {
 impl Reply {
     /// Applies a decision to the reply.
     fn apply(&mut self, limiter: &HttpLimiter, decision: Decision, context: &RequestContext) {
-        let mut extensions = ReplyExtensions::default();
-        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
+        let mut of_request = ReplyExtensions::default();
+        let (counted, denial) = limiter.apply(decision, context, &mut of_request);
         self.deny(denial);
         let status = self.denial.as_ref().map_or(200, |denial| denial.status);
+        // The decision in the extensions of the request would count as that of an inner limiter,
+        // whose headers replace those of this one.
+        let extensions = ReplyExtensions::default();
         let mut head = ReplyHead { status, headers: &mut self.headers, extensions };
         self.permit = counted.finish(&mut head);
         self.decision = head.extensions.decision;

@@ -129,7 +129,7 @@ fn limit(text: &RateLimitOverride) -> Result<Limit, Status> {
 }
 
 /// Returns the response to a request with `count` descriptors.
-pub(super) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
+pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
     let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     let mut statuses = vec![ok; count];
     let mut others = reply.decision.iter().flat_map(Decision::parts).collect::<Vec<_>>();

@@ -7,3 +7,4 @@ mod tests;
 mod unary;
 
 pub use envoy::EnvoyService;
+pub(crate) use envoy::response;

@@ -1,0 +1,90 @@
+//! Which peers may call which paths.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{Extensions, HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+use super::settings::HttpState;
+
+/// Headers that a proxy adds. A request with one of them need not come from this machine, even if
+/// the proxy does.
+const OF_PROXIES: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+
+/// Returns the peer of the connection, if it is a gateway that may describe requests.
+///
+/// # Errors
+///
+/// Returns 403 for any other peer: it could choose the address under which it is counted.
+pub(super) fn trusted_peer(state: &HttpState, extensions: &Extensions) -> Result<IpAddr, Problem> {
+    let peer = peer(extensions);
+    let trusted = peer.filter(|peer| state.settings.proxies.contains(*peer));
+    trusted.ok_or_else(|| {
+        let peer = peer.map_or_else(|| "a peer without an address".into(), |peer| peer.to_string());
+        let message = format!("{peer} may not describe requests: expected a peer in proxies");
+        Problem::new(StatusCode::FORBIDDEN, message)
+    })
+}
+
+/// Lets callers pass that have the token. If there is no token, lets callers on this machine pass.
+pub(super) async fn require_caller(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check_caller(&state, request.extensions(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Lets trusted gateways pass, and the callers that [`require_caller`] lets pass.
+pub(super) async fn require_gateway_or_caller(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if trusted_peer(&state, request.extensions()).is_ok() {
+        return next.run(request).await;
+    }
+    require_caller(State(state), request, next).await
+}
+
+fn check_caller(
+    state: &HttpState,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
+    let Some(token) = &state.settings.token else {
+        let is_local = peer(extensions).is_some_and(|peer| peer.to_canonical().is_loopback());
+        if is_local && !OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+            return Ok(());
+        }
+        let message = "without server.token, only callers on this machine are answered: set \
+                       server.token, and send Authorization: Bearer TOKEN";
+        return Err(Problem::new(StatusCode::FORBIDDEN, message));
+    };
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let given = match (lines.next(), lines.next()) {
+        (Some(line), None) => bearer(line.as_bytes()),
+        _ => None,
+    };
+    if given.is_some_and(|given| token.is(given)) {
+        return Ok(());
+    }
+    let message = "Authorization: expected one line, Bearer TOKEN, with the token of server.token";
+    Err(Problem::new(StatusCode::UNAUTHORIZED, message))
+}
+
+fn bearer(line: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = line.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+}
+
+fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
+}

@@ -1,0 +1,46 @@
+//! `/healthz` and `/readyz`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::settings::HttpState;
+
+/// Whether the server is ready.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ReadyAnswer {
+    ready: bool,
+    /// Why the server is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    reason: Option<Cow<'static, str>>,
+}
+
+/// Reports that the server runs
+#[utoipa::path(get, path = "/healthz", tag = "state",
+    responses((status = OK, body = str, description = "The server runs")))]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Reports whether the store can be reached and the rules are valid
+#[utoipa::path(get, path = "/readyz", tag = "state",
+    responses(
+        (status = OK, body = ReadyAnswer, description = "The server is ready"),
+        (status = 503, body = ReadyAnswer, description = "The server is not ready"),
+    ))]
+pub(super) async fn readyz(State(state): State<Arc<HttpState>>) -> (StatusCode, Json<ReadyAnswer>) {
+    let reason = match state.settings.readiness.reason() {
+        Some(reason) => Some(reason),
+        None if state.store.is_reachable(state.service.limiter()).await => None,
+        None => Some("the store cannot be reached".into()),
+    };
+    let ready = reason.is_none();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(ReadyAnswer { ready, reason }))
+}

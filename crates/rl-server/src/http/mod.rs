@@ -1,0 +1,136 @@
+//! The decision server over HTTP.
+//!
+//! | path | for | answered to |
+//! |---|---|---|
+//! | `/decide/…`, `/authz/…` | nginx, Caddy, Traefik, APISIX, Envoy's `ext_authz` | peers in [`proxies`](HttpSettings::proxies) |
+//! | `/json` | the JSON form of Envoy's rate limit service | these peers, and callers of `/v1/…` |
+//! | `/v1/check`, `peek`, `charge` | programs in any language | callers with the token; without one, callers on this machine |
+//! | `/v1/acquire`, `settle`, `refund` | requests whose cost is known at their end | the same |
+//! | `/healthz`, `/readyz`, `/metrics`, `/openapi.json` | operators | all |
+//!
+//! # Gateways
+//!
+//! A gateway asks before it passes a request on. 200 lets the request pass, and the response has the
+//! rate limit headers for the client. Any other status is the response for the client.
+//!
+//! `/decide` reads `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, and
+//! `/decide/original` reads `X-Original-Method`, `X-Original-URI` and the `Host` of the call. Never
+//! both: a gateway replaces the headers that it sets itself, and passes on those that a client adds.
+//! Envoy sends the method, path and host of the client to `/authz/…`. In all cases, the address of
+//! the client is found in `X-Forwarded-For`, which the gateway has to set.
+//!
+//! nginx passes only 401 and 403 on. With `/403` at the end of the path, any denial has the status
+//! 403. The query of `/decide` has no meaning, because some gateways append that of the client.
+//!
+//! # Callers
+//!
+//! Without a [token](HttpSettings::token), a caller on this machine is a loopback peer whose request
+//! has no header that proxies add. A gateway on this machine therefore opens nothing to its clients.
+
+mod access;
+mod check_answer;
+mod check_input;
+mod decide;
+mod envoy_json;
+mod gateway_call;
+mod health;
+mod held_permits;
+mod json_body;
+mod problem;
+mod settings;
+mod store_check;
+mod subject_text;
+#[cfg(test)]
+mod tests;
+mod v1;
+
+use std::sync::Arc;
+
+use axum::middleware::from_fn_with_state;
+use axum::routing::{any, get};
+use axum::{Json, Router};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use access::{require_caller, require_gateway_or_caller};
+pub use held_permits::HeldPermits;
+use problem::Problem;
+use settings::HttpState;
+pub use settings::{BearerToken, HttpSettings, InvalidBearerToken, Readiness};
+
+use crate::service::DecisionService;
+
+/// Builds the router.
+///
+/// Serve it with `into_make_service_with_connect_info::<SocketAddr>()`: without the address of its
+/// peer, a connection has access to the paths for operators alone.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::adapter::HttpLimiter;
+/// use rl_core::{Limit, RateLimiter};
+/// use rl_metrics::Metrics;
+/// use rl_server::DecisionService;
+/// use rl_server::http::{HttpSettings, router};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+/// let settings = HttpSettings {
+///     proxies: "10.0.0.0/8".parse()?,
+///     metrics: Metrics::new().limiter(&limiter),
+///     ..HttpSettings::default()
+/// };
+/// let app = router(DecisionService::new(HttpLimiter::new(limiter)), settings);
+/// # let _ = app;
+/// # Ok(()) }
+/// ```
+pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
+    let metrics = rl_metrics::axum::handler(&settings.metrics);
+    let state = Arc::new(HttpState::new(service, settings));
+    let calls = OpenApiRouter::new()
+        .routes(routes!(v1::check))
+        .routes(routes!(v1::peek))
+        .routes(routes!(v1::charge))
+        .routes(routes!(v1::acquire))
+        .routes(routes!(v1::settle))
+        .routes(routes!(v1::refund))
+        .route_layer(from_fn_with_state(Arc::clone(&state), require_caller));
+    let json = OpenApiRouter::new()
+        .routes(routes!(envoy_json::decide_json))
+        .route_layer(from_fn_with_state(Arc::clone(&state), require_gateway_or_caller));
+    let (routes, document) = OpenApiRouter::with_openapi(about())
+        .routes(routes!(decide::by_forwarded))
+        .routes(routes!(decide::by_forwarded_with_403))
+        .routes(routes!(decide::by_original))
+        .routes(routes!(decide::by_original_with_403))
+        .merge(json)
+        .merge(calls)
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .split_for_parts();
+    let document = Arc::new(document);
+    let openapi = async move || Json(OpenApi::clone(&document));
+    routes
+        .route("/authz", any(decide::under_authz))
+        .route("/authz/", any(decide::under_authz))
+        .route("/authz/{*path}", any(decide::under_authz))
+        .route("/metrics", metrics)
+        .route("/openapi.json", get(openapi))
+        .fallback(async || Problem::no_such_path())
+        .method_not_allowed_fallback(async || Problem::no_such_method())
+        .with_state(state)
+}
+
+fn about() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Rate limit decisions")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some("Decisions for gateways, and for programs in any language."));
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let components =
+        ComponentsBuilder::new().security_scheme("bearer", SecurityScheme::Http(bearer));
+    OpenApiBuilder::new().info(info).components(Some(components.build())).build()
+}

@@ -1,0 +1,113 @@
+//! The settings of the HTTP face, and its state.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rl_core::client_ip::TrustedProxies;
+use rl_metrics::Metrics;
+use subtle::ConstantTimeEq;
+
+use super::held_permits::HeldPermits;
+use super::store_check::StoreCheck;
+use crate::service::DecisionService;
+
+/// The settings of the [`router`](super::router).
+#[derive(Clone, Debug, Default)]
+pub struct HttpSettings {
+    /// The gateways that may describe requests of their clients. They are those that the rules
+    /// trust to name the address of a client.
+    pub proxies: TrustedProxies,
+    /// The token that callers of `/v1/…` and `/json` send. Without one, only callers on this
+    /// machine are answered.
+    pub token: Option<BearerToken>,
+    /// The counts that `/metrics` shows.
+    pub metrics: Metrics,
+    /// Whether `/readyz` may report that the server is ready.
+    pub readiness: Readiness,
+    /// The permits that callers of `/v1/acquire` hold.
+    pub permits: HeldPermits,
+}
+
+/// A token that callers send as `Authorization: Bearer TOKEN`.
+#[derive(Clone)]
+pub struct BearerToken(Arc<str>);
+
+impl BearerToken {
+    /// The shortest accepted token, in bytes.
+    pub const MIN_LEN: usize = 20;
+
+    /// Creates a token.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless `token` is at least [`MIN_LEN`](Self::MIN_LEN) visible characters of
+    /// ASCII.
+    pub fn new(token: &str) -> Result<Self, InvalidBearerToken> {
+        let is_valid = token.len() >= Self::MIN_LEN && token.bytes().all(|b| b.is_ascii_graphic());
+        if is_valid { Ok(Self(token.into())) } else { Err(InvalidBearerToken) }
+    }
+
+    /// Returns whether `given` is the token, in a time that depends only on its length.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(given).into()
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(…)")
+    }
+}
+
+/// The error for a token that is too short, or not visible ASCII. It does not contain the token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InvalidBearerToken;
+
+rl_core::debug_as_display!(InvalidBearerToken);
+
+impl fmt::Display for InvalidBearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let min = BearerToken::MIN_LEN;
+        write!(f, "token: expected at least {min} visible characters of ASCII, without spaces")
+    }
+}
+
+impl std::error::Error for InvalidBearerToken {}
+
+/// Whether the server is ready, as far as its owner knows. Clones share the state.
+///
+/// It is ready at first. `/readyz` also checks whether the store can be reached.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<Option<Cow<'static, str>>>>);
+
+impl Readiness {
+    /// Reports that the server is not ready, for example because it stops.
+    pub fn set_unready(&self, reason: impl Into<Cow<'static, str>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.into());
+    }
+
+    /// Reports that the server is ready.
+    pub fn set_ready(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Returns the reason why the server is not ready, if there is one.
+    pub(super) fn reason(&self) -> Option<Cow<'static, str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The state that all handlers share.
+#[derive(Debug)]
+pub(super) struct HttpState {
+    pub(super) service: DecisionService,
+    pub(super) settings: HttpSettings,
+    pub(super) store: StoreCheck,
+}
+
+impl HttpState {
+    pub(super) fn new(service: DecisionService, settings: HttpSettings) -> Self {
+        Self { service, settings, store: StoreCheck::default() }
+    }
+}

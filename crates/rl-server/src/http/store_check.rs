@@ -1,0 +1,37 @@
+//! Checks whether the store can be reached.
+
+use std::time::Duration;
+
+use rl_core::{Limit, Policy, RateLimiter, Subject};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+/// The time for which a result is repeated. Anyone may ask, so the checks must not load the store.
+const REPEATED_FOR: Duration = Duration::from_secs(1);
+
+/// The time after which the store counts as unreachable.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// The last check of the store. Concurrent checks share one call.
+#[derive(Debug, Default)]
+pub(super) struct StoreCheck(Mutex<Option<(Instant, bool)>>);
+
+impl StoreCheck {
+    /// Returns whether the store can read counters, which proves more than an open connection.
+    pub(super) async fn is_reachable(&self, limiter: &RateLimiter) -> bool {
+        let mut last = self.0.lock().await;
+        if let Some((_, result)) = last.filter(|(at, _)| at.elapsed() < REPEATED_FOR) {
+            return result;
+        }
+        let result = is_reachable(limiter).await;
+        *last = Some((Instant::now(), result));
+        result
+    }
+}
+
+async fn is_reachable(limiter: &RateLimiter) -> bool {
+    let subject = Subject::global();
+    let Ok(policy) = Policy::new([Limit::per_minute(1)]) else { return false };
+    let usage = limiter.request(&subject).policy(&policy).usage();
+    timeout(DEADLINE, usage).await.is_ok_and(|usage| usage.is_ok())
+}

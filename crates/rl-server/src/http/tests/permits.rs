@@ -1,0 +1,173 @@
+//! `/v1/acquire`, `/v1/settle` and `/v1/refund`.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use rl_core::RateLimiter;
+use serde_json::{Value, json};
+
+use super::call::{app_of, limiter, post, settings};
+use crate::http::{HeldPermits, HttpSettings};
+
+const RULES: &str = "
+rules:
+  tokens: { per: identified, limits: [100/hour] }
+  places: { match: { path: /slow }, per: identified, limits: ['1:concurrency'] }
+  export: { match: { path: /export }, per: identified, limits: [60/hour], cost: 20 }
+";
+
+fn app(max: usize) -> (Router, HeldPermits, RateLimiter) {
+    let permits = HeldPermits::new(max);
+    let limiter = limiter(RULES).build().unwrap();
+    let settings = HttpSettings { permits: permits.clone(), ..settings() };
+    (app_of(&limiter, settings), permits, limiter)
+}
+
+fn tokens(cost: u64, more: &str) -> String {
+    format!(
+        r#"{{"subjects": [{{"rule": "tokens", "subject": "consumer:abc", "cost": {cost}}}]{more}}}"#
+    )
+}
+
+async fn acquire(app: &Router, json: &str) -> String {
+    let answer = post(app, "/v1/acquire", json).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = answer.json();
+    let id = answer["permit"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    id.to_owned()
+}
+
+async fn settle(app: &Router, id: &str, cost: u64) -> (u16, Value) {
+    let body = format!(r#"{{"permit": "{id}", "cost": {cost}}}"#);
+    let answer = post(app, "/v1/settle", &body).await;
+    (answer.status.as_u16(), answer.json())
+}
+
+/// Returns the remaining units of the rule `tokens`.
+async fn remaining(app: &Router) -> u64 {
+    let answer = post(app, "/v1/peek", &tokens(0, "")).await.json();
+    answer["limits"][0]["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[tokio::test]
+async fn settling_sets_the_final_cost_and_a_second_time_finds_nothing() {
+    let (app, permits, _) = app(10);
+    for (estimate, cost, left) in [(40, 15, 85), (10, 30, 55), (5, 5, 50), (10, 60, 0)] {
+        let id = acquire(&app, &tokens(estimate, "")).await;
+        assert_eq!(settle(&app, &id, cost).await, (200, json!({ "charged": cost })));
+        assert_eq!(remaining(&app).await, left);
+        assert_eq!(settle(&app, &id, 0).await.0, 404);
+        assert_eq!(remaining(&app).await, left);
+    }
+    assert!(permits.is_empty());
+    let denied = post(&app, "/v1/acquire", &tokens(1, "")).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    let denied = denied.json();
+    assert_eq!((&denied["permit"], &denied["expires_in"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn a_refund_reaches_rules_with_a_cost_of_their_own_too() {
+    let (app, ..) = app(10);
+    let export = r#"{"request": {"path": "/export", "consumer": "abc"}}"#;
+    let left = async || {
+        let peeked = post(&app, "/v1/peek", export).await.json();
+        let limits = peeked["limits"].as_array().unwrap().clone();
+        limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let id = acquire(&app, export).await;
+    assert_eq!(left().await, [99, 40]);
+    let answer = post(&app, "/v1/refund", &format!(r#"{{"permit": "{id}"}}"#)).await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (200, json!({ "charged": 0 })));
+    assert_eq!(left().await, [100, 60]);
+    // A rule that matched the request keeps its own cost, and one that was named does not.
+    let id = acquire(&app, export).await;
+    assert_eq!(settle(&app, &id, 7).await, (200, json!({ "charged": 7 })));
+    assert_eq!(left().await, [93, 40]);
+    let named = r#"{"subjects": [{"rule": "export", "subject": "consumer:abc"}]}"#;
+    let id = acquire(&app, named).await;
+    assert_eq!(settle(&app, &id, 7).await, (200, json!({ "charged": 7 })));
+    assert_eq!(left().await, [93, 33]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_expires_leaves_the_charge_and_frees_its_place() {
+    let (app, permits, _) = app(10);
+    let slow = r#"{"request": {"path": "/slow", "consumer": "abc"}, "ttl": 30}"#;
+    let id = acquire(&app, slow).await;
+    let other = acquire(&app, &tokens(9, "")).await;
+    tokio::time::advance(Duration::from_secs(29)).await;
+    assert_eq!(permits.len(), 2);
+    assert_eq!(post(&app, "/v1/acquire", slow).await.status, StatusCode::TOO_MANY_REQUESTS);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    while permits.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(settle(&app, &id, 0).await.0, 404);
+    assert_eq!(remaining(&app).await, 90);
+    acquire(&app, slow).await;
+    assert_eq!(settle(&app, &other, 0).await.0, 200);
+    assert_eq!(remaining(&app).await, 98);
+}
+
+#[tokio::test]
+async fn if_too_many_permits_are_held_the_first_to_expire_makes_room() {
+    let (app, permits, _) = app(2);
+    let long = acquire(&app, &tokens(1, r#", "ttl": 3600"#)).await;
+    let short = acquire(&app, &tokens(1, r#", "ttl": 5"#)).await;
+    let third = acquire(&app, &tokens(1, "")).await;
+    assert_eq!(permits.len(), 2);
+    for (id, expected) in [(short, 404), (long, 200), (third, 200)] {
+        assert_eq!(settle(&app, &id, 0).await.0, expected);
+    }
+    // The evicted permit stays charged.
+    assert_eq!(remaining(&app).await, 99);
+}
+
+#[tokio::test]
+async fn at_shutdown_what_is_held_is_settled_as_charged() {
+    let (app, permits, limiter) = app(10);
+    let slow = r#"{"request": {"path": "/slow", "consumer": "abc"}}"#;
+    let id = acquire(&app, slow).await;
+    permits.settle_all();
+    limiter.close().await.unwrap();
+    assert!(permits.is_empty());
+    assert_eq!(settle(&app, &id, 0).await.0, 404);
+    assert_eq!(remaining(&app).await, 99);
+    acquire(&app, slow).await;
+}
+
+#[tokio::test]
+async fn errors_of_permits_repeat_no_id() {
+    let (app, ..) = app(10);
+    let id = acquire(&app, &tokens(1, "")).await;
+    for (path, body, status, expected) in [
+        ("acquire", tokens(1, r#", "ttl": 0"#), 400, "ttl \"0\": expected 1 to 3600 seconds"),
+        ("acquire", tokens(1, r#", "ttl": 3601"#), 400, "ttl \"3601\": expected 1 to 3600 seconds"),
+        (
+            "check",
+            tokens(1, r#", "ttl": 60"#),
+            400,
+            "ttl: unknown field `ttl`, expected `subjects` or `request`",
+        ),
+        ("settle", format!(r#"{{"permit": "{id}"}}"#), 400, "body: missing field `cost`"),
+        (
+            "settle",
+            format!(r#"{{"permit": "{}", "cost": 1}}"#, id.to_uppercase() + "x"),
+            404,
+            "permit: there is none of this id, or it has expired",
+        ),
+        (
+            "refund",
+            r#"{"permit": "+0000000000000000000000000000001"}"#.into(),
+            404,
+            "permit: there is none of this id, or it has expired",
+        ),
+    ] {
+        let answer = post(&app, &format!("/v1/{path}"), &body).await;
+        assert_eq!((answer.status.as_u16(), &*answer.message()), (status, expected));
+    }
+    assert_eq!(settle(&app, &id, 1).await.0, 200);
+}
