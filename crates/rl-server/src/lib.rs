@@ -13,9 +13,11 @@
 
 pub mod domains;
 pub mod grpc;
+mod permits;
 mod request;
 mod service;
 
+pub use permits::PermitTable;
 pub use request::{
     Descriptor, Descriptors, GatewayRequest, Phase, RuleSubject, SelectedPart, Selection,
 };

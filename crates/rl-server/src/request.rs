@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use http::HeaderMap;
@@ -31,6 +32,7 @@ pub struct GatewayRequest {
     /// The rules that count the request beside those that match it.
     pub selection: Selection,
     selected: Mutex<Vec<SelectedPart>>,
+    has_unknown_domain: AtomicBool,
 }
 
 /// The rules that count a request beside those that match it.
@@ -75,6 +77,11 @@ pub enum Phase {
     Before,
     /// Those whose rules are charged after the request, when its cost is known.
     After,
+    /// All of them. Rules that match the request do not count it.
+    All,
+    /// As [`All`](Self::All), with an estimate of the cost. A rule counts at most half of its
+    /// smallest limit, so that a large estimate does not deny each request.
+    Hold,
 }
 
 /// A subject under a rule.
@@ -124,6 +131,15 @@ impl GatewayRequest {
         request
     }
 
+    /// Sets which of the request's descriptors are decided.
+    #[must_use]
+    pub fn in_phase(mut self, phase: Phase) -> Self {
+        if let Selection::Descriptors(_, of) = &mut self.selection {
+            *of = phase;
+        }
+        self
+    }
+
     /// Creates the request of the phase after the one that this request had.
     #[must_use]
     pub fn after(&self) -> Option<Self> {
@@ -149,6 +165,16 @@ impl GatewayRequest {
     /// Records that a rule was selected.
     pub(crate) fn record(&self, part: SelectedPart) {
         self.selected.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+
+    /// Returns whether no rule can have a descriptor of the request, because its domain has none.
+    pub(crate) fn has_unknown_domain(&self) -> bool {
+        self.has_unknown_domain.load(Ordering::Relaxed)
+    }
+
+    /// Records that the domain of the request is unknown.
+    pub(crate) fn record_unknown_domain(&self) {
+        self.has_unknown_domain.store(true, Ordering::Relaxed);
     }
 
     fn describe(&mut self, key: &str, value: &str) {

@@ -7,7 +7,7 @@ use rl_core::Limit;
 use rl_core::rules::{Rule, Rules};
 
 use super::rule::{Charge, DomainRule, Domains, InvalidDomainRule};
-use super::selector::{DescriptorKey, DescriptorRule, DomainSelector, Selector};
+use super::selector::{DescriptorKey, DescriptorRule, DomainSelector, Selector, largest_hold};
 
 /// The longest name of a rule.
 const MAX_NAME: usize = 64;
@@ -55,6 +55,7 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
                 place,
                 charge: rule.charge,
                 is_shared: rule.shared,
+                largest_hold: rule.largest_hold(),
                 replaces: replaces.collect::<Result<_, _>>()?,
             });
         }
@@ -70,6 +71,7 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
             place: Some(count - 1),
             charge: Charge::Before,
             is_shared: false,
+            largest_hold: u64::MAX,
             replaces: Vec::new(),
         });
         selector.domains.insert(domain.as_str().into(), compiled);
@@ -88,6 +90,13 @@ impl DomainRule {
             rule = rule.limit(limit);
         }
         Ok(if self.shadow { rule.shadow() } else { rule })
+    }
+
+    /// Returns the largest estimate that the limits hold.
+    fn largest_hold(&self) -> u64 {
+        let limits = self.limits.iter().filter_map(|text| text.parse::<Limit>().ok());
+        let limits = limits.filter(|limit| !limit.counts_requests() && !limit.is_shadow());
+        limits.map(largest_hold).min().unwrap_or(u64::MAX)
     }
 }
 

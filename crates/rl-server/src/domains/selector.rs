@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rl_core::key::{CountedAs, KeyExtractor, RequestInfo};
 use rl_core::rules::{RuleSelector, SelectedRule};
-use rl_core::{Policy, Realm, Subject};
+use rl_core::{Limit, Policy, Realm, Subject};
 
 use super::rule::Charge;
 use super::tree::{Found, Tree};
@@ -43,6 +43,8 @@ pub(super) struct DescriptorRule {
     pub(super) place: Option<usize>,
     pub(super) charge: Charge,
     pub(super) is_shared: bool,
+    /// The largest estimate that the rule holds.
+    pub(super) largest_hold: u64,
     /// The positions, in the domain, of the rules that it replaces.
     pub(super) replaces: Vec<usize>,
 }
@@ -59,7 +61,9 @@ impl Selector {
         phase: Phase,
         select: &mut dyn FnMut(SelectedRule),
     ) {
-        let Some(domain) = self.domains.get(&*descriptors.domain) else { return };
+        let Some(domain) = self.domains.get(&*descriptors.domain) else {
+            return request.record_unknown_domain();
+        };
         let found: Vec<_> =
             descriptors.list.iter().map(|one| domain.tree.find(&one.entries)).collect();
         let replaced = |place: usize| {
@@ -74,17 +78,21 @@ impl Selector {
                 (_, Some(_), Some(overridden)) => overridden,
                 _ => continue,
             };
-            let counted = match (rule.place, rule.charge) {
-                (None, _) => Counted::Unlimited,
-                (_, Charge::After) if phase == Phase::Before => Counted::Later,
-                (_, Charge::Before) if phase == Phase::After => continue,
+            let counted = match (rule.place, rule.charge, phase) {
+                (None, ..) => Counted::Unlimited,
+                (_, Charge::After, Phase::Before) => Counted::Later,
+                (_, Charge::Before, Phase::After) => continue,
                 _ => Counted::Now,
             };
             request.record(SelectedPart { position, rule: Arc::clone(&rule.name), counted });
             let Some(place) = rule.place.filter(|_| counted == Counted::Now) else { continue };
             let hits = descriptor.hits.unwrap_or(descriptors.hits);
-            // A cost of 0 is never denied, so a rule that is charged later is asked for one unit.
-            let hits = if phase == Phase::After { hits.max(1) } else { hits };
+            let hits = match phase {
+                Phase::Before | Phase::All => hits,
+                // A cost of 0 is never denied, so a rule that is charged later is asked for a unit.
+                Phase::After => hits.max(1),
+                Phase::Hold => hits.min(descriptor.limit.map_or(rule.largest_hold, largest_hold)),
+            };
             let found = found.as_ref().filter(|_| descriptor.limit.is_none());
             let subject = self.subject(descriptor, found, rule.is_shared);
             let selected = SelectedRule::new(place, subject).cost(hits);
@@ -155,9 +163,14 @@ impl RuleSelector for Selector {
         let request = request.extensions().downcast_ref::<GatewayRequest>();
         request.is_some_and(|request| match &request.selection {
             Selection::Matching | Selection::Descriptors(_, Phase::Before) => false,
-            Selection::Descriptors(_, Phase::After) | Selection::Rules(_) => true,
+            Selection::Descriptors(..) | Selection::Rules(_) => true,
         })
     }
+}
+
+/// Returns the largest estimate that a limit holds: half of it, and at least one unit.
+pub(super) fn largest_hold(limit: Limit) -> u64 {
+    limit.capacity().div_ceil(2).max(1)
 }
 
 /// The extractor of selected rules, for reports: they count subjects of descriptors.
