@@ -103,6 +103,10 @@ impl TryFrom<RateLimitDescriptor> for Descriptor {
     type Error = Status;
 
     fn try_from(descriptor: RateLimitDescriptor) -> Result<Self, Status> {
+        if descriptor.is_negative_hits {
+            // Ignoring the field would charge what is to be given back.
+            return Err(Status::unimplemented("is_negative_hits: units are not given back"));
+        }
         let entries = descriptor.entries.into_iter().map(|entry| (entry.key, entry.value));
         Ok(Self {
             entries: entries.collect(),

@@ -32,6 +32,9 @@ pub struct RateLimitDescriptor {
     /// The cost in place of the request's; 0 asks whether the rule is over its limit.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
+    /// Whether the cost is given back. The services refuse such a request.
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
 }
 
 /// A key and a value.

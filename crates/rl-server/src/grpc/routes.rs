@@ -9,7 +9,7 @@ use super::{EnvoyService, KuadrantService};
 use crate::service::DecisionService;
 
 /// The compiled set of the files in `proto/`.
-const DESCRIPTIONS: &[u8] = include_bytes!("../../proto/services.bin");
+pub(super) const DESCRIPTIONS: &[u8] = include_bytes!("../../proto/services.bin");
 
 /// The health that the server reports to gRPC clients.
 #[derive(Clone, Debug)]
@@ -51,9 +51,4 @@ pub async fn routes(service: &DecisionService) -> (Routes, Health) {
         .add_service(v1)
         .add_service(v1alpha);
     (routes, health)
-}
-
-#[cfg(test)]
-pub(super) const fn descriptions() -> &'static [u8] {
-    DESCRIPTIONS
 }
