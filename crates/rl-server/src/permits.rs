@@ -9,6 +9,9 @@ use rl_core::Permit;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+/// The longest time of a permit, which is short enough to be added to any time.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Permits of requests that end in a later call, each under an id and for a limited time.
 ///
 /// A permit that is not taken in its time is refunded, as if its request had cost nothing. The same
@@ -48,7 +51,7 @@ impl PermitTable {
         Self { table: Arc::new(Table { entries, is_earlier, capacity }) }
     }
 
-    /// Inserts a permit for `time`, and returns its id. If the table is full, refunds the permit
+    /// Inserts a permit for `time`, at most a year, and returns its id. If the table is full, refunds the permit
     /// and returns `None`.
     ///
     /// # Panics
@@ -58,7 +61,7 @@ impl PermitTable {
     pub fn insert(&self, permit: Permit, time: Duration) -> Option<String> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the system has random numbers");
-        let (id, expiry) = (u128::from_le_bytes(bytes), Instant::now() + time);
+        let (id, expiry) = (u128::from_le_bytes(bytes), Instant::now() + time.min(LONGEST));
         let mut entries = self.table.entries();
         if entries.permits.len() >= self.table.capacity {
             drop(entries);

@@ -1,6 +1,7 @@
 //! Calls of Envoy's service, decided in memory.
 
 mod descriptions;
+mod envoy_types;
 mod kuadrant;
 
 use indexmap::IndexMap;

@@ -1,10 +1,11 @@
-//! Compares the messages of rl-server with those that are generated from Envoy's descriptions.
-
-#![cfg(test)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
+//! The messages have the bytes of those that are generated from Envoy's descriptions.
 
 use std::fmt::Debug;
 
+use crate::grpc::messages::{
+    Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride,
+    RateLimitRequest, RateLimitResponse, Unit,
+};
 use envoy_types::pb::envoy::config::core::v3::HeaderValue as EnvoyHeader;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as EnvoyDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor as of_descriptor;
@@ -15,10 +16,6 @@ use envoy_types::pb::google::protobuf as google;
 use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
-use rl_server::grpc::messages::{
-    Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride,
-    RateLimitRequest, RateLimitResponse, Unit,
-};
 
 /// Checks that both messages have the same bytes, and that each is read from those of the other.
 fn assert_same<A, B>(ours: &A, theirs: &B)
