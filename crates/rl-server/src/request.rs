@@ -75,7 +75,9 @@ pub enum Phase {
     /// Those whose rules are charged before the request.
     #[default]
     Before,
-    /// Those whose rules are charged after the request, when its cost is known.
+    /// Those with a cost of 0 whose rules are charged after the request. They ask for one unit.
+    Ask,
+    /// Those with a cost whose rules are charged after the request, when its cost is known.
     After,
     /// All of them. Rules that match the request do not count it.
     All,
@@ -140,20 +142,21 @@ impl GatewayRequest {
         self
     }
 
-    /// Creates the request of the phase after the one that this request had.
+    /// Creates a request with the same descriptors, of which those of `phase` are decided. It is not
+    /// described otherwise.
     #[must_use]
-    pub fn after(&self) -> Option<Self> {
+    pub fn with_phase(&self, phase: Phase) -> Option<Self> {
         let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
-        let selection = Selection::Descriptors(descriptors.clone(), Phase::After);
+        let selection = Selection::Descriptors(descriptors.clone(), phase);
         Some(Self { selection, ..Self::default() })
     }
 
-    /// Returns whether a descriptor of the request has a cost.
+    /// Returns the cost of the descriptor at `position`.
     #[must_use]
-    pub fn has_cost(&self) -> bool {
-        let Selection::Descriptors(descriptors, _) = &self.selection else { return true };
-        let mut costs = descriptors.list.iter().map(|one| one.hits.unwrap_or(descriptors.hits));
-        costs.any(|cost| cost > 0)
+    pub fn cost(&self, position: usize) -> Option<u64> {
+        let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
+        let descriptor = descriptors.list.get(position)?;
+        Some(descriptor.hits.unwrap_or(descriptors.hits))
     }
 
     /// Returns the rules that were selected when the request was decided.

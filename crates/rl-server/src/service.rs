@@ -10,7 +10,7 @@ use rl_core::headers::{HeaderLines, ResponseInfo};
 use rl_core::store::Mode;
 use rl_core::{Decision, MissingKey, Permit, RateLimiter};
 
-use crate::request::{Counted, GatewayRequest, SelectedPart};
+use crate::request::{Counted, GatewayRequest, Phase, SelectedPart};
 
 /// Decides the requests that gateways describe. Clones share the limiter.
 #[derive(Clone, Debug)]
@@ -84,9 +84,9 @@ impl DecisionService {
     /// Decides a request with descriptors.
     ///
     /// Rules that are charged before the request are decided in one step. Rules that are charged
-    /// after the request are decided before that step: if their cost is 0, the request is denied if
-    /// one of them has no unit left. With another cost, the units are charged even beyond their
-    /// limits, because they have already been used.
+    /// after the request are decided before that step. A descriptor with a cost is charged to them
+    /// even beyond their limits, because its units have already been used. A descriptor with a cost
+    /// of 0 denies the request if one of its limits has no unit left.
     pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
         let admitted = self.admit(&self.of_descriptors, request);
         let selected = request.selected();
@@ -115,13 +115,23 @@ impl DecisionService {
         admitted
     }
 
-    /// Decides the rules of a request that are charged after it.
+    /// Decides the rules of a request that are charged after it. Charges the descriptors that have a
+    /// cost first, because their units were used also if another descriptor denies the request.
     async fn decide_later(&self, request: &GatewayRequest, mode: Mode) -> Reply {
-        let Some(request) = request.after() else { return Reply::default() };
-        // The selector costs a peek one unit, because a cost of 0 is never denied.
-        let peeks = mode == Mode::Peek || !request.has_cost();
-        let mode = if peeks { Mode::Peek } else { Mode::Charge };
-        Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await
+        let later = request.selected().into_iter().filter(|part| part.counted == Counted::Later);
+        let costs: Vec<_> = later.filter_map(|part| request.cost(part.position)).collect();
+        let charge = if mode == Mode::Peek { Mode::Peek } else { Mode::Charge };
+        let charged = costs.iter().any(|cost| *cost > 0).then_some((Phase::After, charge));
+        let asked = costs.contains(&0).then_some((Phase::Ask, Mode::Peek));
+        let mut reply = Reply::default();
+        for (phase, mode) in charged.into_iter().chain(asked) {
+            let Some(request) = request.with_phase(phase) else { continue };
+            reply = Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await;
+            if !reply.is_allowed() {
+                break;
+            }
+        }
+        reply
     }
 }
 

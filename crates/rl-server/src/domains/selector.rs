@@ -78,19 +78,21 @@ impl Selector {
                 (_, Some(_), Some(overridden)) => overridden,
                 _ => continue,
             };
+            let hits = descriptor.hits.unwrap_or(descriptors.hits);
             let counted = match (rule.place, rule.charge, phase) {
                 (None, ..) => Counted::Unlimited,
                 (_, Charge::After, Phase::Before) => Counted::Later,
-                (_, Charge::Before, Phase::After) => continue,
+                (_, Charge::Before, Phase::Ask | Phase::After) => continue,
+                (_, _, Phase::Ask) if hits > 0 => continue,
+                (_, _, Phase::After) if hits == 0 => continue,
                 _ => Counted::Now,
             };
             request.record(SelectedPart { position, rule: Arc::clone(&rule.name), counted });
             let Some(place) = rule.place.filter(|_| counted == Counted::Now) else { continue };
-            let hits = descriptor.hits.unwrap_or(descriptors.hits);
             let hits = match phase {
-                Phase::Before | Phase::All => hits,
-                // A cost of 0 is never denied, so a rule that is charged later is asked for a unit.
-                Phase::After => hits.max(1),
+                Phase::Before | Phase::After | Phase::All => hits,
+                // A cost of 0 is never denied.
+                Phase::Ask => 1,
                 Phase::Hold => hits.min(descriptor.limit.map_or(rule.largest_hold, largest_hold)),
             };
             let found = found.as_ref().filter(|_| descriptor.limit.is_none());
