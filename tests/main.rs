@@ -15,6 +15,7 @@ mod observability;
 mod paths;
 mod performance;
 mod races;
+mod rate_limit_service;
 mod recipes;
 mod records;
 mod redis;

@@ -14,9 +14,11 @@
 pub mod domains;
 pub mod grpc;
 pub mod http;
+mod permits;
 mod request;
 mod service;
 
+pub use permits::PermitTable;
 pub use request::{
     Descriptor, Descriptors, GatewayRequest, Phase, RuleSubject, SelectedPart, Selection,
 };

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use http::HeaderMap;
@@ -31,6 +32,7 @@ pub struct GatewayRequest {
     /// The rules that count the request beside those that match it.
     pub selection: Selection,
     pub(crate) selected: Mutex<Vec<SelectedPart>>,
+    pub(crate) has_unknown_domain: AtomicBool,
 }
 
 /// The rules that count a request beside those that match it.
@@ -73,8 +75,15 @@ pub enum Phase {
     /// Those whose rules are charged before the request.
     #[default]
     Before,
-    /// Those whose rules are charged after the request, when its cost is known.
+    /// Those with a cost of 0 whose rules are charged after the request. They ask for one unit.
+    Ask,
+    /// Those with a cost whose rules are charged after the request, when its cost is known.
     After,
+    /// All of them. Rules that match the request do not count it.
+    All,
+    /// As [`All`](Self::All), with an estimate of the cost. A rule counts at most half of its
+    /// smallest limit, so that a large estimate does not deny each request.
+    Hold,
 }
 
 /// A subject under a rule.
@@ -124,20 +133,30 @@ impl GatewayRequest {
         request
     }
 
-    /// Creates the request of the phase after the one that this request had.
+    /// Sets which of the request's descriptors are decided.
     #[must_use]
-    pub fn after(&self) -> Option<Self> {
+    pub fn in_phase(mut self, phase: Phase) -> Self {
+        if let Selection::Descriptors(_, of) = &mut self.selection {
+            *of = phase;
+        }
+        self
+    }
+
+    /// Creates a request with the same descriptors, of which those of `phase` are decided. It is not
+    /// described otherwise.
+    #[must_use]
+    pub fn with_phase(&self, phase: Phase) -> Option<Self> {
         let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
-        let selection = Selection::Descriptors(descriptors.clone(), Phase::After);
+        let selection = Selection::Descriptors(descriptors.clone(), phase);
         Some(Self { selection, ..Self::default() })
     }
 
-    /// Returns whether a descriptor of the request has a cost.
+    /// Returns the cost of the descriptor at `position`.
     #[must_use]
-    pub fn has_cost(&self) -> bool {
-        let Selection::Descriptors(descriptors, _) = &self.selection else { return true };
-        let mut costs = descriptors.list.iter().map(|one| one.hits.unwrap_or(descriptors.hits));
-        costs.any(|cost| cost > 0)
+    pub fn cost(&self, position: usize) -> Option<u64> {
+        let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
+        let descriptor = descriptors.list.get(position)?;
+        Some(descriptor.hits.unwrap_or(descriptors.hits))
     }
 
     /// Returns the rules that were selected when the request was decided.
@@ -149,6 +168,16 @@ impl GatewayRequest {
     /// Records that a rule was selected.
     pub(crate) fn record(&self, part: SelectedPart) {
         self.selected.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+
+    /// Returns whether no rule can have a descriptor of the request, because its domain has none.
+    pub(crate) fn has_unknown_domain(&self) -> bool {
+        self.has_unknown_domain.load(Ordering::Relaxed)
+    }
+
+    /// Records that the domain of the request is unknown.
+    pub(crate) fn record_unknown_domain(&self) {
+        self.has_unknown_domain.store(true, Ordering::Relaxed);
     }
 
     fn describe(&mut self, key: &str, value: &str) {

@@ -1,6 +1,8 @@
 //! Decides the requests that gateways describe.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rl_core::adapter::{Admission, Extensions, HttpLimiter, RequestContext, ResponseHead};
 use rl_core::denial::Denial;
@@ -8,7 +10,7 @@ use rl_core::headers::{HeaderLines, ResponseInfo};
 use rl_core::store::Mode;
 use rl_core::{Decision, MissingKey, Permit, RateLimiter};
 
-use crate::request::{Counted, GatewayRequest, SelectedPart};
+use crate::request::{Counted, GatewayRequest, Phase, SelectedPart};
 
 /// Decides the requests that gateways describe. Clones share the limiter.
 #[derive(Clone, Debug)]
@@ -16,6 +18,9 @@ pub struct DecisionService {
     limiter: HttpLimiter,
     // Descriptors need not have the keys of all rules.
     of_descriptors: HttpLimiter,
+    // As `of_descriptors`, for requests whose cost is set later.
+    holding: HttpLimiter,
+    unknown_domains: Arc<AtomicU64>,
 }
 
 /// The reply to a gateway.
@@ -47,13 +52,20 @@ impl DecisionService {
     pub fn new(limiter: HttpLimiter) -> Self {
         let limiter = limiter.expose_decision();
         let of_descriptors = limiter.clone().on_missing_key(MissingKey::Allow);
-        Self { limiter, of_descriptors }
+        let holding = of_descriptors.clone().metered();
+        Self { limiter, of_descriptors, holding, unknown_domains: Arc::default() }
     }
 
     /// Returns the limiter that decides.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         self.limiter.limiter()
+    }
+
+    /// Returns the number of requests with descriptors of a domain that has no rules.
+    #[must_use]
+    pub fn unknown_domains(&self) -> u64 {
+        self.unknown_domains.load(Ordering::Relaxed)
     }
 
     /// Decides a request under the rules that match it, or that it selects.
@@ -72,28 +84,54 @@ impl DecisionService {
     /// Decides a request with descriptors.
     ///
     /// Rules that are charged before the request are decided in one step. Rules that are charged
-    /// after the request are decided before that step: if their cost is 0, the request is denied if
-    /// one of them has no unit left. With another cost, the units are charged even beyond their
-    /// limits, because they have already been used.
+    /// after the request are decided before that step. A descriptor with a cost is charged to them
+    /// even beyond their limits, because its units have already been used. A descriptor with a cost
+    /// of 0 denies the request if one of its limits has no unit left.
     pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
-        let admitted = Admitted::new(&self.of_descriptors, request);
+        let admitted = self.admit(&self.of_descriptors, request);
         let selected = request.selected();
         if !selected.iter().any(|part| part.counted == Counted::Later) {
             return admitted.decide(request, mode).await;
         }
-        let later = self.decide_later(request).await;
+        let later = self.decide_later(request, mode).await;
         if !later.is_allowed() || !selected.iter().any(|part| part.counted == Counted::Now) {
             return Reply { selected, ..later };
         }
         admitted.decide(request, mode).await
     }
 
-    /// Decides the rules of a request that are charged after it.
-    async fn decide_later(&self, request: &GatewayRequest) -> Reply {
-        let Some(request) = request.after() else { return Reply::default() };
-        // The selector costs a peek one unit, because a cost of 0 is never denied.
-        let mode = if request.has_cost() { Mode::Charge } else { Mode::Peek };
-        Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await
+    /// Decides a request with descriptors in one step, and returns a permit with which its cost can
+    /// be set later.
+    pub async fn acquire_descriptors(&self, request: &GatewayRequest) -> Reply {
+        self.admit(&self.holding, request).decide(request, Mode::Check).await
+    }
+
+    /// Examines a request with descriptors.
+    fn admit<'a>(&self, limiter: &'a HttpLimiter, request: &GatewayRequest) -> Admitted<'a> {
+        let admitted = Admitted::new(limiter, request);
+        if request.has_unknown_domain() {
+            self.unknown_domains.fetch_add(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    /// Decides the rules of a request that are charged after it. Charges the descriptors that have a
+    /// cost first, because their units were used also if another descriptor denies the request.
+    async fn decide_later(&self, request: &GatewayRequest, mode: Mode) -> Reply {
+        let later = request.selected().into_iter().filter(|part| part.counted == Counted::Later);
+        let costs: Vec<_> = later.filter_map(|part| request.cost(part.position)).collect();
+        let charge = if mode == Mode::Peek { Mode::Peek } else { Mode::Charge };
+        let charged = costs.iter().any(|cost| *cost > 0).then_some((Phase::After, charge));
+        let asked = costs.contains(&0).then_some((Phase::Ask, Mode::Peek));
+        let mut reply = Reply::default();
+        for (phase, mode) in charged.into_iter().chain(asked) {
+            let Some(request) = request.with_phase(phase) else { continue };
+            reply = Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await;
+            if !reply.is_allowed() {
+                break;
+            }
+        }
+        reply
     }
 }
 

@@ -8,7 +8,9 @@ use rl_core::rules::{Rule, Rules};
 
 use super::expression::Expression;
 use super::rule::{DomainRule, Domains, InvalidDomainRule};
-use super::selector::{Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector};
+use super::selector::{
+    Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector, largest_hold,
+};
 use super::tree::Conflict;
 
 /// The longest name of a rule.
@@ -41,6 +43,7 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
                 name: name.into(),
                 place,
                 charge,
+                largest_hold: rule.largest_hold(),
                 replaces: Vec::new(),
             })
         };
@@ -133,6 +136,13 @@ impl DomainRule {
             rule = rule.limit(limit);
         }
         Ok(if self.shadow { rule.shadow() } else { rule })
+    }
+
+    /// Returns the largest estimate that the limits hold.
+    fn largest_hold(&self) -> u64 {
+        let limits = self.limits.iter().filter_map(|text| text.parse::<Limit>().ok());
+        let limits = limits.filter(|limit| !limit.counts_requests() && !limit.is_shadow());
+        limits.map(largest_hold).min().unwrap_or(u64::MAX)
     }
 }
 

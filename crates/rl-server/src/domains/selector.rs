@@ -50,6 +50,8 @@ pub(super) struct SelectableRule {
     /// The position of the rule; `None` if it has no limit.
     pub(super) place: Option<usize>,
     pub(super) charge: Charge,
+    /// The largest estimate that the rule holds.
+    pub(super) largest_hold: u64,
     /// The positions, in the domain, of the rules that it replaces.
     pub(super) replaces: Vec<usize>,
 }
@@ -151,19 +153,27 @@ impl Selector {
         phase: Phase,
         select: &mut dyn FnMut(SelectedRule),
     ) {
-        let Some(domain) = self.domains.get(&*descriptors.domain) else { return };
+        let Some(domain) = self.domains.get(&*descriptors.domain) else {
+            return request.record_unknown_domain();
+        };
         for Hit { descriptor, rule, subject, cost, limit } in self.hits(domain, descriptors) {
-            let counted = match (rule.place, rule.charge) {
-                (None, _) => Counted::Unlimited,
-                (_, Charge::After) if phase == Phase::Before => Counted::Later,
-                (_, Charge::Before) if phase == Phase::After => continue,
+            let counted = match (rule.place, rule.charge, phase) {
+                (None, ..) => Counted::Unlimited,
+                (_, Charge::After, Phase::Before) => Counted::Later,
+                (_, Charge::Before, Phase::Ask | Phase::After) => continue,
+                (_, _, Phase::Ask) if cost > 0 => continue,
+                (_, _, Phase::After) if cost == 0 => continue,
                 _ => Counted::Now,
             };
             let rule_name = Arc::clone(&rule.name);
             request.record(SelectedPart { position: descriptor, rule: rule_name, counted });
             let Some(place) = rule.place.filter(|_| counted == Counted::Now) else { continue };
-            // A cost of 0 is never denied, so a rule that is charged later is asked for one unit.
-            let cost = if phase == Phase::After { cost.max(1) } else { cost };
+            let cost = match phase {
+                Phase::Before | Phase::After | Phase::All => cost,
+                // A cost of 0 is never denied.
+                Phase::Ask => 1,
+                Phase::Hold => cost.min(limit.map_or(rule.largest_hold, largest_hold)),
+            };
             let selected = SelectedRule::new(place, subject).cost(cost);
             select(match limit.and_then(|limit| Policy::new([limit]).ok()) {
                 Some(policy) => selected.policy(policy),
@@ -273,9 +283,14 @@ impl RuleSelector for Selector {
         let request = request.extensions().downcast_ref::<GatewayRequest>();
         request.is_some_and(|request| match &request.selection {
             Selection::Matching | Selection::Descriptors(_, Phase::Before) => false,
-            Selection::Descriptors(_, Phase::After) | Selection::Rules(_) => true,
+            Selection::Descriptors(..) | Selection::Rules(_) => true,
         })
     }
+}
+
+/// Returns the largest estimate that a limit holds: half of it, and at least one unit.
+pub(super) fn largest_hold(limit: Limit) -> u64 {
+    limit.capacity().div_ceil(2).max(1)
 }
 
 /// The extractor of selected rules, for reports: they count subjects of descriptors.

@@ -17,8 +17,8 @@ use tonic::server::NamedService;
 use tower::Service;
 
 use super::messages::{
-    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitOverride, RateLimitRequest,
-    RateLimitResponse, Unit,
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride,
+    RateLimitRequest, RateLimitResponse, Unit,
 };
 use super::unary::{unary, unimplemented};
 use crate::request::{Counted, Descriptor, Descriptors, GatewayRequest};
@@ -92,17 +92,27 @@ impl TryFrom<RateLimitRequest> for Descriptors {
     type Error = Status;
 
     fn try_from(request: RateLimitRequest) -> Result<Self, Status> {
-        let list = request.descriptors.into_iter().map(|descriptor| {
-            let entries = descriptor.entries.into_iter().map(|entry| (entry.key, entry.value));
-            Ok(Descriptor {
-                entries: entries.collect(),
-                limit: descriptor.limit.as_ref().map(limit).transpose()?,
-                hits: descriptor.hits_addend,
-            })
-        });
         // A request that names no cost has one unit.
         let hits = u64::from(request.hits_addend.max(1));
-        Ok(Self { domain: request.domain, list: list.collect::<Result<_, Status>>()?, hits })
+        let list = request.descriptors.into_iter().map(Descriptor::try_from);
+        Ok(Self { domain: request.domain, list: list.collect::<Result<_, _>>()?, hits })
+    }
+}
+
+impl TryFrom<RateLimitDescriptor> for Descriptor {
+    type Error = Status;
+
+    fn try_from(descriptor: RateLimitDescriptor) -> Result<Self, Status> {
+        if descriptor.is_negative_hits {
+            // Ignoring the field would charge what is to be given back.
+            return Err(Status::unimplemented("is_negative_hits: units are not given back"));
+        }
+        let entries = descriptor.entries.into_iter().map(|entry| (entry.key, entry.value));
+        Ok(Self {
+            entries: entries.collect(),
+            limit: descriptor.limit.as_ref().map(limit).transpose()?,
+            hits: descriptor.hits_addend,
+        })
     }
 }
 

@@ -1,7 +1,8 @@
-//! The messages of Envoy's rate limit service, `envoy.service.ratelimit.v3`.
+//! The messages of the rate limit services of Envoy, `envoy.service.ratelimit.v3`, and of Kuadrant,
+//! `kuadrant.service.ratelimit.v1`.
 //!
-//! Only the names and numbers of fields matter on the wire. Fields that the service neither reads
-//! nor writes are left out.
+//! Only the numbers and types of fields matter on the wire. Fields that the services neither read
+//! nor write are left out. The files in `proto/` describe the same messages.
 
 use prost_types::Struct;
 
@@ -31,6 +32,9 @@ pub struct RateLimitDescriptor {
     /// The cost in place of the request's; 0 asks whether the rule is over its limit.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
+    /// Whether the cost is given back. The services refuse such a request.
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
 }
 
 /// A key and a value.
@@ -152,4 +156,57 @@ pub struct HeaderValue {
     /// The value.
     #[prost(string, tag = "2")]
     pub value: String,
+}
+
+/// A request to hold units until the cost of a request is known.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReserveRequest {
+    /// The domain, which has rules of its own.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// The descriptors. Their costs are ignored.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    /// The estimate of the cost.
+    #[prost(uint64, tag = "3")]
+    pub amount: u64,
+    /// The time after which the units are refunded.
+    #[prost(message, optional, tag = "4")]
+    pub ttl: Option<prost_types::Duration>,
+}
+
+/// Whether the units are held.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ReserveResponse {
+    /// The decision on the request.
+    #[prost(enumeration = "Code", tag = "1")]
+    pub code: i32,
+    /// The id of the reservation; empty if none is held.
+    #[prost(string, tag = "2")]
+    pub reservation_id: String,
+}
+
+/// The cost of a request, which ends its reservation.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CommitRequest {
+    /// The domain of the reservation.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// The descriptors of the reservation. Their costs are ignored.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    /// The id of the reservation, or empty.
+    #[prost(string, tag = "3")]
+    pub reservation_id: String,
+    /// The cost.
+    #[prost(uint64, tag = "4")]
+    pub actual_amount: u64,
+}
+
+/// The end of a reservation.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct CommitResponse {
+    /// Whether the reservation was still held.
+    #[prost(bool, tag = "1")]
+    pub reservation_released: bool,
 }

@@ -1,10 +1,14 @@
 //! The rate limit services of Envoy and Kuadrant over gRPC.
 
 mod envoy;
+mod kuadrant;
 pub mod messages;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod unary;
 
 pub use envoy::EnvoyService;
 pub(crate) use envoy::response;
+pub use kuadrant::KuadrantService;
+pub use routes::{Health, routes};

@@ -1,5 +1,9 @@
 //! Calls of Envoy's service, decided in memory.
 
+mod descriptions;
+mod envoy_types;
+mod kuadrant;
+
 use indexmap::IndexMap;
 use rl_core::RateLimiter;
 use rl_core::adapter::HttpLimiter;
@@ -14,12 +18,16 @@ use crate::service::DecisionService;
 
 /// Creates a service with these rules of the domain `edge`.
 fn service(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> EnvoyService {
+    EnvoyService::new(decisions(rules))
+}
+
+fn decisions(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> DecisionService {
     let rules: IndexMap<_, _> =
         rules.into_iter().map(|(name, rule)| (name.to_owned(), rule)).collect();
     let domains = IndexMap::from([("edge".to_owned(), rules)]);
     let rules = compile(&domains, Rules::new()).unwrap();
     let limiter = RateLimiter::builder().rules(rules).build().unwrap();
-    EnvoyService::new(DecisionService::new(HttpLimiter::new(limiter)))
+    DecisionService::new(HttpLimiter::new(limiter))
 }
 
 fn rule(descriptor: &[&str], limits: &[&str]) -> DomainRule {

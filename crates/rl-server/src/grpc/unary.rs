@@ -11,6 +11,10 @@ use tonic::server::Grpc;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
+/// The largest message that the services read. A gateway sends a few values of headers, and all
+/// headers of a request are at most 60 KiB in Envoy.
+const MAX_MESSAGE: usize = 256 << 10;
+
 /// Decodes the message of a call, and encodes the message that `handle` returns.
 pub(super) async fn unary<B, In, Out, Fut>(
     request: Request<B>,
@@ -27,7 +31,8 @@ where
         let answer = handle(request.into_inner());
         async { answer.await.map(tonic::Response::new) }
     });
-    Grpc::new(ProstCodec::<Out, In>::default()).unary(call, request).await
+    let codec = ProstCodec::<Out, In>::default();
+    Grpc::new(codec).max_decoding_message_size(MAX_MESSAGE).unary(call, request).await
 }
 
 /// Returns the response to a method that the service does not have.

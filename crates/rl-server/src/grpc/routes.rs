@@ -1,0 +1,54 @@
+//! The gRPC services of the server.
+
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use super::{EnvoyService, KuadrantService};
+use crate::service::DecisionService;
+
+/// The compiled set of the files in `proto/`.
+pub(super) const DESCRIPTIONS: &[u8] = include_bytes!("../../proto/services.bin");
+
+/// The health that the server reports to gRPC clients.
+#[derive(Clone, Debug)]
+pub struct Health(HealthReporter);
+
+impl Health {
+    /// Sets whether the server and its services are healthy. A server that shuts down sets it to
+    /// false first, so that gateways choose another one.
+    pub async fn set(&self, is_healthy: bool) {
+        let status = if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", EnvoyService::NAME, KuadrantService::NAME] {
+            self.0.set_service_status(service, status).await;
+        }
+    }
+}
+
+/// Returns the services of Envoy and Kuadrant, with those of health and reflection.
+///
+/// The server is healthy until [`Health::set`] says otherwise.
+///
+/// # Panics
+///
+/// Never panics, because the descriptions of the services are valid.
+pub async fn routes(service: &DecisionService) -> (Routes, Health) {
+    let (reporter, health_service) = health_reporter();
+    let health = Health(reporter);
+    health.set(true).await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTIONS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Clients in use ask either version.
+    let v1 = reflection().build_v1().expect("valid descriptions");
+    let v1alpha = reflection().build_v1alpha().expect("valid descriptions");
+    let routes = Routes::new(EnvoyService::new(service.clone()))
+        .add_service(KuadrantService::new(service.clone()))
+        .add_service(health_service)
+        .add_service(v1)
+        .add_service(v1alpha);
+    (routes, health)
+}
