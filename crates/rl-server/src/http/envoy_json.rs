@@ -115,6 +115,7 @@ impl From<RequestJson> for RateLimitRequest {
     fn from(request: RequestJson) -> Self {
         let entry = |EntryJson { key, value }| Entry { key, value };
         let descriptors = request.descriptors.into_iter().map(|descriptor| RateLimitDescriptor {
+            is_negative_hits: false,
             entries: descriptor.entries.into_iter().map(entry).collect(),
             limit: descriptor.limit.map(|limit| RateLimitOverride {
                 requests_per_unit: limit.requests_per_unit,
