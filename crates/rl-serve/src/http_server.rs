@@ -182,7 +182,7 @@ impl HttpServer {
             let slot = tokio::select! {
                 biased;
                 () = shutdown.started() => break,
-                slot = Arc::clone(&slots).acquire_owned() => slot.expect("slots are never closed"),
+                slot = Arc::clone(&slots).acquire_owned() => slot.ok(),
             };
             let accepted = tokio::select! {
                 biased;
@@ -193,7 +193,7 @@ impl HttpServer {
             while tasks.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, peer)) => {
-                    let accepted = Accepted { stream, peer, slot: Some(slot) };
+                    let accepted = Accepted { stream, peer, slot };
                     tasks.spawn(Arc::clone(&connections).serve(accepted));
                 }
                 Err(error) if is_of_the_client(&error) => {}
@@ -220,8 +220,7 @@ impl HttpServer {
 
     fn into_connections(self, closing: watch::Receiver<bool>) -> Connections {
         let Self { app, protocol, timeouts, max_age, max_streams, .. } = self;
-        let timeout =
-            TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
+        let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
         Connections {
             app: app.layer(timeout),
             builder: builder(protocol, timeouts, max_streams),
