@@ -379,14 +379,3 @@ async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
         assert!(!program.output().contains('\u{1b}'), "{}", program.output());
     }
 }
-
-/// A package cannot include files outside its folder. So rl-admin has a copy of `serve.rs`, which
-/// must be equal to the original.
-#[test]
-fn the_admin_server_has_the_serve_module_of_the_examples() {
-    let read = |file: &str| {
-        let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        std::fs::read_to_string(top.join(file)).unwrap()
-    };
-    assert_eq!(read("crates/rl-admin/src/serve.rs"), read("examples/serve.rs"));
-}

@@ -1,7 +1,6 @@
 //! The server of the management API. The README of the crate lists its settings.
 
 mod no_counters;
-mod serve;
 mod settings;
 
 use std::error::Error;
@@ -54,7 +53,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     warn_about(&settings, address);
     tracing::info!(target: "rl_admin", "listening on http://{address}{}", settings.prefix);
-    serve::serve(listener, routes).await?;
+    rl_serve::serve(listener, routes).await?;
     tracing::info!(target: "rl_admin", "stopped");
     Ok(())
 }

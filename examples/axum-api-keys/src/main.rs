@@ -9,9 +9,6 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
-#[path = "../../serve.rs"]
-mod serve;
-
 use std::collections::{HashMap, HashSet};
 use std::env;
 use std::error::Error;
@@ -65,7 +62,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/ -H 'X-Api-Key: key-of-alice'");
-    Ok(serve::serve(listener, app).await?)
+    Ok(rl_serve::serve(listener, app).await?)
 }
 
 /// Returns the value of an environment variable, or `None` if it is unset or empty.

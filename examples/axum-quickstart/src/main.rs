@@ -2,9 +2,6 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
-#[path = "../../serve.rs"]
-mod serve;
-
 use std::env;
 use std::error::Error;
 use std::io::{IsTerminal, stdout};
@@ -48,7 +45,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
-    serve::serve(listener, app).await?;
+    rl_serve::serve(listener, app).await?;
     // Returns leased units to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");

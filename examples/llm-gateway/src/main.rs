@@ -10,9 +10,6 @@
 mod completion;
 mod metering;
 mod model;
-#[path = "../../serve.rs"]
-mod serve;
-
 use std::env;
 use std::error::Error;
 use std::io::{IsTerminal, stdout};
@@ -93,7 +90,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         "curl -N http://{address}{COMPLETIONS} -H 'authorization: Bearer sk-alice' -d \
          '{{\"stream\":true,\"max_tokens\":9,\"messages\":[{{\"content\":\"count to nine\"}}]}}'"
     );
-    Ok(serve::serve(listener, app).await?)
+    Ok(rl_serve::serve(listener, app).await?)
 }
 
 /// Returns the value of an environment variable, or `None` if it is unset or empty.

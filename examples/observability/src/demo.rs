@@ -18,8 +18,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, interval_at, timeout};
 
-use crate::serve;
-
 /// The rules and alerts that Prometheus evaluates.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ops/prometheus");
 
@@ -73,7 +71,7 @@ async fn demonstrate(
         load.spawn(send(requests.clone(), service, client));
     }
     tokio::select! {
-        served = serve::serve(listener, app) => Ok(served?),
+        served = rl_serve::serve(listener, app) => Ok(served?),
         shown = show(&prometheus, time) => shown,
     }
 }

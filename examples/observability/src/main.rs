@@ -7,8 +7,6 @@
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
 mod demo;
-#[path = "../../serve.rs"]
-mod serve;
 
 use std::env;
 use std::error::Error;
@@ -78,7 +76,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i -H 'x-client: alice' http://{address}/");
-    Ok(serve::serve(listener, app).await?)
+    Ok(rl_serve::serve(listener, app).await?)
 }
 
 /// Returns the value of an environment variable, or `None` if it is unset or empty.

@@ -17,9 +17,6 @@
 mod access;
 mod management;
 mod self_service;
-#[path = "../../serve.rs"]
-mod serve;
-
 use std::env;
 use std::error::Error;
 use std::io::{IsTerminal, stdout};
@@ -102,7 +99,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("curl -i -X POST {api}/users");
     let console = format!("http://{address}/console");
     management::print_help(&console, &api, token.as_deref(), CONSUMERS[0].1);
-    serve::serve(listener, app).await?;
+    rl_serve::serve(listener, app).await?;
     // Returns leased units to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");

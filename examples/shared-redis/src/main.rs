@@ -5,9 +5,6 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
-#[path = "../../serve.rs"]
-mod serve;
-
 use std::error::Error;
 use std::io::{self, IsTerminal, stdout};
 use std::net::SocketAddr;
@@ -73,7 +70,7 @@ impl Instance {
     }
 
     async fn serve(self) -> io::Result<()> {
-        serve::serve(self.listener, self.app).await?;
+        rl_serve::serve(self.listener, self.app).await?;
         // Returns leased units to Redis.
         if let Err(error) = self.limiter.close().await {
             eprintln!("warning: {error}");

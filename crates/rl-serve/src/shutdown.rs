@@ -1,0 +1,66 @@
+//! The request to stop, which several servers share.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// The request to stop. Clones share it, so that several servers stop together.
+#[derive(Clone, Debug)]
+pub struct Shutdown(Arc<watch::Sender<bool>>);
+
+impl Shutdown {
+    /// Creates a request that [`start`](Self::start) makes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Creates a request that SIGTERM, Ctrl-C or [`start`](Self::start) makes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the handlers of the signals cannot be installed.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    pub fn on_signal() -> io::Result<Self> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let shutdown = Self::new();
+        let started = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            started.start();
+        });
+        Ok(shutdown)
+    }
+
+    /// Starts to stop the servers. Further calls do nothing.
+    pub fn start(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Returns whether the servers have been asked to stop.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the servers are asked to stop.
+    pub async fn started(&self) {
+        // This fails only without a sender, and `self` is one.
+        let _ = self.0.subscribe().wait_for(|has_started| *has_started).await;
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self::new()
+    }
+}
