@@ -8,6 +8,7 @@ mod capacity;
 mod concurrency;
 mod console;
 mod example_programs;
+mod gateways;
 mod http_contract;
 mod known_faults;
 mod management;

@@ -16,10 +16,17 @@ pub mod grpc;
 pub mod http;
 mod permits;
 mod request;
+mod server;
 mod service;
+mod settings;
+mod sources;
+mod store_url;
 
 pub use permits::PermitTable;
 pub use request::{
     Descriptor, Descriptors, GatewayRequest, Phase, RuleSubject, SelectedPart, Selection,
 };
+pub use server::{Server, StartError};
 pub use service::{DecisionService, Reply};
+pub use settings::Settings;
+pub use sources::{Source, import};

@@ -1,0 +1,244 @@
+//! The server: its listeners, from the start to a shutdown that loses no request.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rl_core::adapter::HttpLimiter;
+use rl_core::{MemoryStore, RateLimiter};
+use rl_metrics::Metrics;
+use rl_serve::{HttpServer, Shutdown, Tls};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::domains::GatewayFiles;
+use crate::grpc::{self, Health};
+use crate::http::{HeldPermits, HttpSettings, Readiness, router};
+use crate::service::DecisionService;
+use crate::sources::{LoadedRules, Source};
+use crate::store_url;
+
+/// The time limit for the return of leased units and the settlement of permits at the end.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// A server that decides requests over HTTP and gRPC.
+///
+/// # Shutdown
+///
+/// 1. `/readyz` reports 503, and the health service of gRPC `NOT_SERVING`.
+/// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) both listeners stop as [`rl_serve`] describes.
+/// 3. Permits that callers hold are settled, and leased units return to the store.
+///
+/// # Examples
+///
+/// ```no_run
+/// use rl_serve::Shutdown;
+/// use rl_server::{Server, Source};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let shutdown = Shutdown::on_signal()?;
+/// let source = Source::RuleFile("limits.yaml".into());
+/// let server = Server::start(&source, |name| std::env::var(name).ok()).await?;
+/// println!("listening on http://{}, gRPC on {}", server.http_addr(), server.grpc_addr());
+/// server.run(&shutdown).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    http: Listening,
+    grpc: Listening,
+    /// Stops both listeners.
+    shutdown: Shutdown,
+    shutdown_delay: Duration,
+    limiter: RateLimiter,
+    readiness: Readiness,
+    health: Health,
+    permits: HeldPermits,
+    // The files are read as long as this is held.
+    _files: Option<GatewayFiles>,
+}
+
+/// A listener and the task that serves it.
+#[derive(Debug)]
+struct Listening {
+    addr: SocketAddr,
+    task: JoinHandle<io::Result<()>>,
+}
+
+/// The reason why a server cannot start.
+#[derive(Debug)]
+pub struct StartError(String);
+
+impl Server {
+    /// Starts a server with the settings of its files, which `variable` overrides: it returns the
+    /// value of an environment variable ([`Settings::with_environment`](crate::Settings::with_environment)).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file or a setting is not valid, if an address cannot be listened on,
+    /// or if the store refuses the login. A store that cannot be reached is no error.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    pub async fn start(
+        source: &Source,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, StartError> {
+        let mut loaded = source.load().map_err(StartError)?;
+        loaded.settings = loaded.settings.with_environment(variable).map_err(StartError)?;
+        let files = loaded.files.take();
+        Self::start_with(loaded, files).await
+    }
+
+    async fn start_with(
+        loaded: LoadedRules,
+        files: Option<GatewayFiles>,
+    ) -> Result<Self, StartError> {
+        let LoadedRules { rules, settings, .. } = loaded;
+        let tls = settings.tls.clone().map(Tls::from_files).transpose();
+        let tls = tls.map_err(|error| StartError(format!("server: tls: {error}")))?;
+        // The addresses are checked before the store, so that an error shows at once.
+        let http = listen("listen", &settings.listen).await?;
+        let grpc = listen("grpc", &settings.grpc).await?;
+        let mut limiter = RateLimiter::builder()
+            .rules(rules)
+            .deadline(settings.deadline)
+            .on_store_failure(settings.on_store_failure);
+        if let Some(namespace) = &settings.namespace {
+            limiter = limiter.namespace(namespace);
+        }
+        limiter = match &settings.store {
+            Some(url) => {
+                let store = store_url::connect(url).await;
+                limiter.store(store.map_err(|error| StartError(format!("store: {error}")))?)
+            }
+            None => limiter.store(MemoryStore::new()),
+        };
+        let limiter = limiter.build().map_err(|error| StartError(error.to_string()))?;
+        let service = DecisionService::new(
+            HttpLimiter::new(limiter.clone()).headers(settings.headers.clone()),
+        );
+        let (readiness, permits) = (Readiness::default(), HeldPermits::default());
+        let app = router(
+            service.clone(),
+            HttpSettings {
+                proxies: settings.proxies.clone(),
+                token: settings.token.clone(),
+                metrics: Metrics::new().limiter(&limiter),
+                readiness: readiness.clone(),
+                permits: permits.clone(),
+            },
+        );
+        let (services, health) = grpc::routes(&service).await;
+        if let Some(tls) = &tls {
+            tls.watch().map_err(|error| StartError(format!("server: tls: {error}")))?;
+        }
+        let shutdown = Shutdown::new();
+        let spawn = |listener: TcpListener, server: HttpServer| {
+            let server = server
+                .max_connections(settings.max_connections)
+                .max_connection_age(settings.max_connection_age);
+            let server = match &tls {
+                Some(tls) => server.tls(tls.clone()),
+                None => server,
+            };
+            let stop = shutdown.clone();
+            Ok(Listening {
+                addr: listener.local_addr()?,
+                task: tokio::spawn(async move { server.serve(listener, &stop).await }),
+            })
+        };
+        let start_error = |error: io::Error| StartError(error.to_string());
+        let http = spawn(http, HttpServer::new(app).http2()).map_err(start_error)?;
+        let services = HttpServer::new(services.into_axum_router()).http2_only();
+        let grpc = spawn(grpc, services).map_err(start_error)?;
+        let shutdown_delay = settings.shutdown_delay;
+        Ok(Self {
+            http,
+            grpc,
+            shutdown,
+            shutdown_delay,
+            limiter,
+            readiness,
+            health,
+            permits,
+            _files: files,
+        })
+    }
+
+    /// Returns the address for HTTP.
+    #[must_use]
+    pub const fn http_addr(&self) -> SocketAddr {
+        self.http.addr
+    }
+
+    /// Returns the address for gRPC.
+    #[must_use]
+    pub const fn grpc_addr(&self) -> SocketAddr {
+        self.grpc.addr
+    }
+
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub const fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    /// Serves until `shutdown` starts, and then stops without losing requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a listener fails.
+    pub async fn run(mut self, shutdown: &Shutdown) -> io::Result<()> {
+        tokio::select! {
+            () = shutdown.started() => {}
+            ended = &mut self.http.task => return joined(ended),
+            ended = &mut self.grpc.task => return joined(ended),
+        }
+        self.stop().await
+    }
+
+    async fn stop(self) -> io::Result<()> {
+        tracing::info!(target: "rl_server", "shutdown started");
+        self.readiness.set_unready("the server stops");
+        self.health.set(false).await;
+        pause(self.shutdown_delay).await;
+        self.shutdown.start();
+        let (http, grpc) = tokio::join!(self.http.task, self.grpc.task);
+        self.permits.settle_all();
+        match timeout(CLOSE, self.limiter.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "store not closed"),
+            Err(_) => tracing::warn!(target: "rl_server", "store not closed in time"),
+        }
+        tracing::info!(target: "rl_server", "shutdown ended");
+        joined(http).and(joined(grpc))
+    }
+}
+
+/// Returns the result of a task. A task that panicked is an error.
+fn joined(ended: Result<io::Result<()>, tokio::task::JoinError>) -> io::Result<()> {
+    ended.map_err(io::Error::other)?
+}
+
+async fn listen(setting: &str, address: &str) -> Result<TcpListener, StartError> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|error| StartError(format!("server: {setting} {address}: {error}")))
+}
+
+#[expect(clippy::disallowed_methods, reason = "load balancers act in real time")]
+async fn pause(duration: Duration) {
+    sleep(duration).await;
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for StartError {}

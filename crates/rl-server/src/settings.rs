@@ -1,0 +1,422 @@
+//! The settings of the server: the section `server` of a rule file, and the environment.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rl_core::OnFailure;
+use rl_core::Period;
+use rl_core::client_ip::TrustedProxies;
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_serve::TlsFiles;
+use serde::Deserialize;
+
+use crate::http::BearerToken;
+
+/// The maximum length of a rule file, in bytes, which bounds the number of its values.
+const MAX_LEN: usize = 8 * 1024 * 1024;
+
+/// The settings of a [`Server`](crate::Server).
+///
+/// ```yaml
+/// server:
+///   listen: 0.0.0.0:8080             # HTTP; 127.0.0.1:8080 by default
+///   grpc: 0.0.0.0:8081               # gRPC; 127.0.0.1:8081 by default
+///   tls: { cert: tls.crt, key: tls.key, client_ca: clients.crt }
+///   token: file:/run/secrets/token   # for /v1/…; or ${VARIABLE}
+///   headers: [open-bank]
+///   max_connections: 10000           # of each listener
+///   max_connection_age: 1h
+///   deadline: 15ms                   # of the store
+///   on_store_failure: allow          # or reject
+///   namespace: gateway
+///   shutdown_delay: 5s               # between `not ready` and the end of the listeners
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The address for HTTP.
+    pub listen: String,
+    /// The address for gRPC.
+    pub grpc: String,
+    /// The certificates of both listeners.
+    pub tls: Option<TlsFiles>,
+    /// The token of callers of `/v1/…`.
+    pub token: Option<BearerToken>,
+    /// The headers of responses to clients.
+    pub headers: Headers,
+    /// The maximum number of open connections of each listener. More wait in the backlog.
+    pub max_connections: usize,
+    /// The age at which connections are closed without losing requests.
+    pub max_connection_age: Duration,
+    /// The time after which the failure policy applies in place of the store. Envoy waits 20 ms by
+    /// default.
+    pub deadline: Duration,
+    /// What happens to requests that the store does not decide.
+    pub on_store_failure: OnFailure,
+    /// The namespace of the counters.
+    pub namespace: Option<String>,
+    /// The time between the report that the server is not ready and the end of its listeners. A
+    /// load balancer stops sending requests in it.
+    pub shutdown_delay: Duration,
+    /// The URL of the store; `None` for counters in memory.
+    pub store: Option<String>,
+    /// The gateways that may describe requests of their clients.
+    pub proxies: TrustedProxies,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8080".to_owned(),
+            grpc: "127.0.0.1:8081".to_owned(),
+            tls: None,
+            token: None,
+            headers: Headers::default(),
+            max_connections: 10_000,
+            max_connection_age: Duration::from_secs(3_600),
+            deadline: Duration::from_millis(15),
+            on_store_failure: OnFailure::Allow,
+            namespace: None,
+            shutdown_delay: Duration::ZERO,
+            store: None,
+            proxies: TrustedProxies::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Replaces settings by those in the environment: `RL_LISTEN`, `RL_LISTEN_GRPC`, `RL_REDIS_URL`
+    /// and `RL_PROXIES`. An empty variable counts as unset.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with the name of the first variable that is not valid.
+    pub fn with_environment(
+        mut self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        if let Some(listen) = variable("RL_LISTEN") {
+            self.listen = listen;
+        }
+        if let Some(grpc) = variable("RL_LISTEN_GRPC") {
+            self.grpc = grpc;
+        }
+        if let Some(url) = variable("RL_REDIS_URL") {
+            self.store = Some(url);
+        }
+        if let Some(proxies) = variable("RL_PROXIES") {
+            self.proxies = proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;
+        }
+        Ok(self)
+    }
+}
+
+/// The parts of a rule file that are settings of the server.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) struct SettingsText {
+    #[serde(default)]
+    server: Option<ServerText>,
+    #[serde(default)]
+    proxies: OneOrMany,
+}
+
+/// The section `server`.
+#[derive(Clone, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
+struct ServerText {
+    listen: Option<String>,
+    grpc: Option<String>,
+    tls: Option<TlsText>,
+    token: Option<String>,
+    headers: Option<OneOrMany>,
+    max_connections: Option<usize>,
+    max_connection_age: Option<String>,
+    deadline: Option<String>,
+    on_store_failure: Option<String>,
+    namespace: Option<String>,
+    shutdown_delay: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct TlsText {
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+}
+
+/// A text, or a list of texts.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Default for OneOrMany {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+impl OneOrMany {
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        let list = match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Many(list) => list,
+        };
+        list.iter().map(String::as_str)
+    }
+}
+
+impl SettingsText {
+    /// Reads the settings in the text of a rule file.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why they are not valid. It contains no secret.
+    pub(crate) fn read(path: &Path, text: &str) -> Result<Self, String> {
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            return toml::from_str(text).map_err(|error| error.message().trim().to_owned());
+        }
+        // The length alone bounds the number of values. The default of the parser would refuse a
+        // file of 10 000 rules.
+        let budget = serde_saphyr::budget! { max_nodes: MAX_LEN, max_events: 2 * MAX_LEN };
+        let options = serde_saphyr::options! { budget: budget };
+        serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| error.without_snippet().to_string())
+    }
+
+    /// Checks the values. Relative paths begin in the folder of the rule file.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first value that is not valid, and what is expected. It contains no secret.
+    pub(crate) fn settings(&self, file: &Path) -> Result<Settings, String> {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        let mut settings = Settings::default();
+        let proxies: Result<Vec<_>, _> = self.proxies.iter().map(expanded).collect();
+        let proxies = proxies.map_err(in_setting("proxies"))?;
+        settings.proxies = TrustedProxies::new(proxies.iter().map(String::as_str))
+            .map_err(|error| format!("proxies: {error}"))?;
+        let Some(server) = &self.server else { return Ok(settings) };
+        let set = |value: &mut String, text: &Option<String>, name| match text {
+            Some(text) => expanded(text).map(|text| *value = text).map_err(in_setting(name)),
+            None => Ok(()),
+        };
+        set(&mut settings.listen, &server.listen, "listen")?;
+        set(&mut settings.grpc, &server.grpc, "grpc")?;
+        settings.tls = server.tls.as_ref().map(|tls| TlsFiles {
+            cert: folder.join(&tls.cert),
+            key: folder.join(&tls.key),
+            client_ca: tls.client_ca.as_ref().map(|path| folder.join(path)),
+        });
+        if let Some(token) = &server.token {
+            let token = secret(token, folder).map_err(in_setting("token"))?;
+            let token = BearerToken::new(&token).map_err(|error| format!("server: {error}"))?;
+            settings.token = Some(token);
+        }
+        if let Some(families) = &server.headers {
+            settings.headers = headers(families).map_err(in_setting("headers"))?;
+        }
+        match server.max_connections {
+            Some(0) => return Err("server: max_connections: expected at least 1".to_owned()),
+            Some(max) => settings.max_connections = max,
+            None => {}
+        }
+        let time = |value: &mut Duration, text: &Option<String>, name| match text {
+            Some(text) => duration(text).map(|time| *value = time).map_err(in_setting(name)),
+            None => Ok(()),
+        };
+        time(&mut settings.max_connection_age, &server.max_connection_age, "max_connection_age")?;
+        time(&mut settings.deadline, &server.deadline, "deadline")?;
+        time(&mut settings.shutdown_delay, &server.shutdown_delay, "shutdown_delay")?;
+        settings.on_store_failure = match server.on_store_failure.as_deref() {
+            None | Some("allow") => OnFailure::Allow,
+            Some("reject") => OnFailure::Reject,
+            Some(other) => {
+                return Err(format!(
+                    "server: on_store_failure {other:?}: expected allow or reject"
+                ));
+            }
+        };
+        settings.namespace.clone_from(&server.namespace);
+        Ok(settings)
+    }
+}
+
+impl fmt::Debug for ServerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerText")
+            .field("listen", &self.listen)
+            .field("grpc", &self.grpc)
+            .finish_non_exhaustive()
+    }
+}
+
+fn in_setting(name: &'static str) -> impl Fn(String) -> String {
+    move |reason| match name {
+        "proxies" => format!("proxies: {reason}"),
+        _ => format!("server: {name}: {reason}"),
+    }
+}
+
+/// Returns the value of an environment variable if the whole text is `${NAME}`, or else the text.
+fn expanded(text: &str) -> Result<String, String> {
+    match text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
+        Some(name) => {
+            let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+            value.ok_or_else(|| {
+                format!("variable ${{{name}}} is not set: expected it in the environment")
+            })
+        }
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// Returns a secret: the content of `file:PATH`, the value of `${NAME}`, or the text.
+fn secret(text: &str, folder: &Path) -> Result<String, String> {
+    let Some(path) = text.strip_prefix("file:") else { return expanded(text) };
+    let path = folder.join(path);
+    let content = fs::read_to_string(&path).map_err(|error| {
+        // The error of a file that is not UTF-8 does not show its content.
+        format!("{}: {error}", path.display())
+    })?;
+    Ok(content.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0s" {
+        return Ok(Duration::ZERO);
+    }
+    let period: Result<Period, _> = text.parse();
+    let period =
+        period.map_err(|_| format!("{text:?}: expected a time, such as 15ms, 5s or 1h"))?;
+    Ok(Duration::from_millis(period.as_millis()))
+}
+
+/// The names of header families in files.
+const FAMILIES: [(&str, HeaderFamily); 10] = [
+    ("open-bank", HeaderFamily::OpenBank),
+    ("github", HeaderFamily::GitHub),
+    ("ietf", HeaderFamily::IetfDraft11),
+    ("ietf-07", HeaderFamily::IetfDraft07),
+    ("ietf-06", HeaderFamily::IetfDraft06),
+    ("ietf-03", HeaderFamily::IetfDraft03),
+    ("envoy", HeaderFamily::Envoy),
+    ("legacy", HeaderFamily::Legacy),
+    ("twitter", HeaderFamily::Twitter),
+    ("zuul", HeaderFamily::Zuul),
+];
+
+fn headers(names: &OneOrMany) -> Result<Headers, String> {
+    let mut headers: Option<Headers> = None;
+    for name in names.iter() {
+        let found = FAMILIES.iter().find(|(known, _)| *known == name);
+        let (_, family) = *found.ok_or_else(|| {
+            let known: Vec<_> = FAMILIES.iter().map(|(known, _)| *known).collect();
+            format!("{name:?}: expected {}", known.join(", "))
+        })?;
+        headers = Some(match headers {
+            None => Headers::new(family),
+            Some(headers) => {
+                let taken: Vec<_> = headers.names().collect();
+                if Headers::new(family).names().any(|name| taken.contains(&name)) {
+                    return Err(format!("{name:?}: expected no family with the same fields twice"));
+                }
+                headers.and(family)
+            }
+        });
+    }
+    Ok(headers.unwrap_or_else(Headers::none))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use rl_core::OnFailure;
+
+    use super::{Settings, SettingsText};
+
+    fn read(text: &str) -> Result<Settings, String> {
+        let path = Path::new("/etc/rl/limits.yaml");
+        SettingsText::read(path, text)?.settings(path)
+    }
+
+    #[test]
+    fn a_file_without_settings_has_the_defaults_and_other_sections_are_ignored() {
+        let settings = read("rules: { all: { limits: 1/second } }\nproxies: 10.0.0.0/8").unwrap();
+        assert_eq!((&*settings.listen, &*settings.grpc), ("127.0.0.1:8080", "127.0.0.1:8081"));
+        assert_eq!(settings.deadline, Duration::from_millis(15));
+        assert!(settings.proxies.contains("10.1.1.1".parse().unwrap()));
+        assert!(!settings.proxies.contains("11.1.1.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn every_setting_is_read_and_relative_paths_begin_beside_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "a-token-of-twenty-characters\n").unwrap();
+        let text = format!(
+            "server:\n  listen: 0.0.0.0:1\n  grpc: 0.0.0.0:2\n  token: file:{}\n  \
+             tls: {{ cert: tls.crt, key: /k, client_ca: ca.crt }}\n  headers: [ietf, open-bank]\n  \
+             max_connections: 7\n  max_connection_age: 2h\n  deadline: 9ms\n  \
+             on_store_failure: reject\n  namespace: edge\n  shutdown_delay: 5s\n",
+            token.display()
+        );
+        let settings = read(&text).unwrap();
+        let tls = settings.tls.unwrap();
+        assert_eq!(tls.cert, Path::new("/etc/rl/tls.crt"));
+        assert_eq!(tls.key, Path::new("/k"));
+        assert_eq!(tls.client_ca.unwrap(), Path::new("/etc/rl/ca.crt"));
+        assert!(settings.token.is_some());
+        assert_eq!(settings.max_connections, 7);
+        assert_eq!(settings.max_connection_age, Duration::from_secs(7_200));
+        assert_eq!(settings.deadline, Duration::from_millis(9));
+        assert_eq!(settings.on_store_failure, OnFailure::Reject);
+        assert_eq!(settings.namespace.as_deref(), Some("edge"));
+        assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
+        assert!(settings.headers.names().any(|name| name == "ratelimit-policy"));
+    }
+
+    #[test]
+    fn errors_name_the_setting_and_show_no_secret() {
+        for (text, expected) in [
+            ("server: { liste: x }", "unknown field"),
+            ("server: { headers: [x] }", "server: headers: \"x\": expected open-bank, "),
+            ("server: { headers: [ietf, ietf-07] }", "server: headers: \"ietf-07\": expected no"),
+            ("server: { max_connections: 0 }", "server: max_connections: expected at least 1"),
+            ("server: { deadline: soon }", "server: deadline: \"soon\": expected a time"),
+            ("server: { on_store_failure: x }", "expected allow or reject"),
+            ("server: { token: short-secret }", "server: token: expected at least 20"),
+            ("server: { token: \"${RL_NO_SUCH_VARIABLE}\" }", "server: token: variable"),
+            ("server: { token: file:/none }", "server: token: /none: No such file"),
+            ("proxies: [10.0.0.0/33]", "proxies: "),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("secret"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file_unless_a_variable_is_empty() {
+        let variable = |name: &str| match name {
+            "RL_LISTEN" => Some("127.0.0.1:0".to_owned()),
+            "RL_LISTEN_GRPC" => Some(String::new()),
+            "RL_PROXIES" => Some("10.0.0.0/8, ::1".to_owned()),
+            _ => None,
+        };
+        let settings = read("server: { listen: x:1, grpc: y:2 }").unwrap();
+        let settings = settings.with_environment(variable).unwrap();
+        assert_eq!((&*settings.listen, &*settings.grpc), ("127.0.0.1:0", "y:2"));
+        assert!(settings.proxies.contains("::1".parse().unwrap()));
+        let wrong = |name: &str| (name == "RL_PROXIES").then(|| "x".to_owned());
+        let error = Settings::default().with_environment(wrong).unwrap_err();
+        assert!(error.starts_with("RL_PROXIES: "), "{error}");
+    }
+}

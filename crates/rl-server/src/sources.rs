@@ -1,0 +1,117 @@
+//! The files from which a server has its rules.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rl_core::RateLimiter;
+use rl_core::rules::{RuleSource, Rules, RulesFile};
+
+use crate::domains::{GatewayFiles, GatewaySource, compile, read_sections, to_rule_file};
+use crate::settings::{Settings, SettingsText};
+
+/// The files from which a [`Server`](crate::Server) has its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A rule file. Its section `server` has the settings of the server.
+    RuleFile(PathBuf),
+    /// The files of another service.
+    Gateway(GatewaySource),
+}
+
+/// The rules of a server, and its settings.
+pub(crate) struct LoadedRules {
+    pub(crate) rules: RuleSource,
+    pub(crate) settings: Settings,
+    /// Files that are read as long as this is held.
+    pub(crate) files: Option<GatewayFiles>,
+}
+
+impl Source {
+    /// Reads the files and validates their content. Returns warnings: about values of a rule file,
+    /// or about decisions that differ from those of the other service.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, with its place, for which they are not valid.
+    pub fn check(&self) -> Result<Vec<String>, String> {
+        match self {
+            Self::RuleFile(path) => {
+                let (file, _) = watch(path)?;
+                let warnings = file.status().warnings().to_vec();
+                check_rules(&file)?;
+                Ok(warnings)
+            }
+            Self::Gateway(source) => {
+                let imported = source.read()?;
+                let rules = compile(&imported.domains, Rules::new());
+                check_rules(rules.map_err(|error| error.to_string())?)?;
+                Ok(imported.differences)
+            }
+        }
+    }
+
+    /// Reads the files, and follows their changes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, with its place, for which they are not valid.
+    pub(crate) fn load(&self) -> Result<LoadedRules, String> {
+        match self {
+            Self::RuleFile(path) => {
+                let (file, mut settings) = watch(path)?;
+                settings.store = file.store().map(str::to_owned);
+                Ok(LoadedRules { rules: file.into(), settings, files: None })
+            }
+            Self::Gateway(source) => {
+                let files = GatewayFiles::watch(source.clone())?;
+                let (rules, settings) = (files.rules().into(), Settings::default());
+                Ok(LoadedRules { rules, settings, files: Some(files) })
+            }
+        }
+    }
+}
+
+/// Returns the rule file with the same rules as the files of another service, and the differences.
+///
+/// # Errors
+///
+/// Returns the reason, with its place, for which they are not valid.
+pub fn import(source: &GatewaySource) -> Result<(String, Vec<String>), String> {
+    let imported = source.read()?;
+    Ok((to_rule_file(&imported), imported.differences))
+}
+
+/// Reads a rule file with its sections, and follows its changes.
+fn watch(path: &Path) -> Result<(RulesFile, Settings), String> {
+    let first: Arc<OnceLock<SettingsText>> = Arc::default();
+    let started = Arc::clone(&first);
+    let sections = move |path: &Path, text: &str, rules: Rules| {
+        let settings = SettingsText::read(path, text)?;
+        settings.settings(path)?;
+        if *started.get_or_init(|| settings.clone()) != settings {
+            let path = path.display();
+            tracing::warn!(
+                target: "rl_server", %path,
+                "settings of the server changed: they apply after a restart"
+            );
+        }
+        read_sections(path, text, rules)
+    };
+    let file = RulesFile::builder(path).sections(sections).watch();
+    let file = file.map_err(|error| error.to_string())?;
+    let settings = match first.get() {
+        Some(text) => text.settings(path).map_err(|reason| in_file(path, &reason))?,
+        None => Settings::default(),
+    };
+    Ok((file, settings))
+}
+
+fn in_file(path: &Path, reason: &str) -> String {
+    format!("{}: {reason}", path.display())
+}
+
+/// Validates rules as a limiter would.
+fn check_rules(rules: impl Into<RuleSource>) -> Result<(), String> {
+    let limiter = RateLimiter::builder().rules(rules).build();
+    limiter.map(drop).map_err(|error| error.to_string())
+}
