@@ -187,6 +187,11 @@ mod tests {
         (limiter, PermitTable::new(CAPACITY))
     }
 
+    /// Moves the paused clock on, and runs the tasks that are due by then.
+    async fn pass(time: Duration) {
+        sleep_until(Instant::now() + time).await;
+    }
+
     async fn used(limiter: &RateLimiter) -> u64 {
         let usage = limiter.usage(&Subject::global()).await.unwrap();
         usage.limits().next().unwrap().used()
@@ -212,16 +217,16 @@ mod tests {
         let long = table.insert(limiter.acquire(&Subject::global(), 40).await, 9 * SECOND);
         let short = table.insert(limiter.acquire(&Subject::global(), 20).await, SECOND);
         assert_eq!(used(&limiter).await, 60);
-        tokio::time::sleep(2 * SECOND).await;
+        pass(2 * SECOND).await;
         assert_eq!((used(&limiter).await, table.count()), (40, 1), "the earlier one has expired");
         assert!(table.take(&short.unwrap()).is_none());
-        tokio::time::sleep(8 * SECOND).await;
+        pass(8 * SECOND).await;
         assert_eq!((used(&limiter).await, table.count()), (0, 0));
         assert!(table.take(&long.unwrap()).is_none());
         // The task has ended with the last permit, and begins again with the next one.
         let next = table.insert(limiter.acquire(&Subject::global(), 5).await, SECOND);
         assert!(next.is_some());
-        tokio::time::sleep(2 * SECOND).await;
+        pass(2 * SECOND).await;
         assert_eq!(used(&limiter).await, 0);
     }
 

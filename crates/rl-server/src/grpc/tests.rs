@@ -134,6 +134,25 @@ async fn a_rule_that_is_charged_after_the_request_is_charged_beyond_its_limits()
     assert_eq!(call(&service, &[before]).await.0, Code::OverLimit);
 }
 
+/// Fault: the cost of another descriptor turned a question into a charge, which is never denied.
+#[tokio::test]
+async fn a_descriptor_without_a_cost_is_asked_beside_others_that_are_charged() {
+    let after = |key: &str| DomainRule { charge: Charge::After, ..rule(&[key], &["100/hour"]) };
+    let service = service([("read", after("read")), ("written", after("written"))]);
+    let of = |key, hits| {
+        let hits_addend = Some(hits);
+        RateLimitDescriptor { hits_addend, ..descriptor(&[(key, "dave")]) }
+    };
+    for _ in 0..2 {
+        assert_eq!(call(&service, &[of("read", 0), of("written", 60)]).await.0, Code::Ok);
+    }
+    let (_, response) = call(&service, &[of("read", 99)]).await;
+    assert_eq!(response.statuses[0].limit_remaining, 1, "the questions charged nothing");
+    assert_eq!(call(&service, &[of("read", 5), of("written", 0)]).await.0, Code::OverLimit);
+    let (code, _) = call(&service, &[of("read", 0)]).await;
+    assert_eq!(code, Code::OverLimit, "used units are charged also if the request is denied");
+}
+
 #[tokio::test]
 async fn a_rule_in_shadow_answers_ok_and_is_named_in_the_metadata() {
     let shadow = DomainRule { shadow: true, ..rule(&["user"], &["1/hour"]) };

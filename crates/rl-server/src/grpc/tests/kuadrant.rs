@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 use super::{DomainRule, decisions, descriptor, rule};
 use crate::domains::Charge;
 use crate::grpc::KuadrantService;
@@ -27,6 +29,11 @@ fn alice() -> Vec<RateLimitDescriptor> {
 
 fn request(descriptors: Vec<RateLimitDescriptor>, hits: u32) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: hits }
+}
+
+/// Moves the paused clock on, and runs the tasks that are due by then.
+async fn pass(time: Duration) {
+    sleep_until(Instant::now() + time).await;
 }
 
 async fn reserve(service: &KuadrantService, amount: u64, ttl: Duration) -> ReserveResponse {
@@ -117,9 +124,9 @@ async fn a_reservation_beyond_a_limit_is_denied_and_holds_nothing() {
 async fn an_expired_reservation_is_refunded_and_its_commit_charges_the_whole_cost() {
     let service = tokens(&["100/hour"]);
     let reserved = reserve(&service, 40, HOLD).await;
-    tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
+    pass(HOLD - Duration::from_secs(1)).await;
     assert_eq!(remaining(&service, alice()).await, [60]);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    pass(Duration::from_secs(2)).await;
     assert_eq!(remaining(&service, alice()).await, [100]);
     assert!(!commit(&service, &reserved.reservation_id, 30).await);
     assert_eq!(remaining(&service, alice()).await, [70]);
@@ -134,9 +141,9 @@ async fn no_reservation_is_longer_than_the_longest_hold() {
     let service = tokens(&["100/hour"]).longest_hold(HOLD);
     for ttl in [HOLD * 100, Duration::ZERO] {
         reserve(&service, 40, ttl).await;
-        tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
+        pass(HOLD - Duration::from_secs(1)).await;
         assert_eq!(remaining(&service, alice()).await, [60], "{ttl:?}");
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        pass(Duration::from_secs(2)).await;
         assert_eq!(remaining(&service, alice()).await, [100], "{ttl:?}");
     }
 }
