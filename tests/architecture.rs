@@ -192,7 +192,12 @@ fn errors_have_the_same_text_for_debug_as_for_display() {
                 let Some((_, error)) = line.split_once("Error for ") else { continue };
                 let name = error.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
                 errors += 1;
-                if !code.contains(&format!("debug_as_display!({name}")) {
+                // A crate that does not use rl-core writes out the macro.
+                let by_hand = format!("impl fmt::Debug for {name} {{");
+                let by_hand = code.split_once(&by_hand).is_some_and(|(_, rest)| {
+                    rest.lines().nth(2).is_some_and(|line| line.trim() == "fmt::Display::fmt(self, f)")
+                });
+                if !by_hand && !code.contains(&format!("debug_as_display!({name}")) {
                     wrong.push(format!("{}: {name}", module.path));
                 }
             }

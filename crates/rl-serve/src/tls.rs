@@ -82,7 +82,6 @@ struct Configs {
 }
 
 /// The reason why certificates cannot be used.
-#[derive(Debug)]
 pub struct TlsError {
     path: PathBuf,
     reason: String,
@@ -258,6 +257,12 @@ impl TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
+
+impl fmt::Debug for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

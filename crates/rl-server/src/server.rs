@@ -69,7 +69,6 @@ struct Listening {
 }
 
 /// The reason why a server cannot start.
-#[derive(Debug)]
 pub struct StartError(String);
 
 impl Server {
@@ -242,3 +241,5 @@ impl fmt::Display for StartError {
 }
 
 impl Error for StartError {}
+
+rl_core::debug_as_display!(StartError);

@@ -30,9 +30,9 @@ use crate::store::Namespace;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct LiveRules(Arc<Mutex<State>>);
+pub struct LiveRules(Arc<Mutex<LiveState>>);
 
-struct State {
+struct LiveState {
     rules: Rules,
     limiters: Vec<LiveLimiter>,
 }
@@ -51,7 +51,7 @@ impl LiveRules {
     /// Creates rules that can be replaced.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self(Arc::new(Mutex::new(State { rules, limiters: Vec::new() })))
+        Self(Arc::new(Mutex::new(LiveState { rules, limiters: Vec::new() })))
     }
 
     /// Replaces the rules of all limiters, or of none.
@@ -122,7 +122,7 @@ impl LiveRules {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -51,7 +51,7 @@ pub enum Charge {
 }
 
 /// A rule of a domain that is not valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidDomainRule {
     pub(super) domain: String,
     pub(super) rule: String,
@@ -66,6 +66,8 @@ impl fmt::Display for InvalidDomainRule {
 }
 
 impl std::error::Error for InvalidDomainRule {}
+
+rl_core::debug_as_display!(InvalidDomainRule);
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_false(value: &bool) -> bool {
