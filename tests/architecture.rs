@@ -195,7 +195,9 @@ fn errors_have_the_same_text_for_debug_as_for_display() {
                 // A crate that does not use rl-core writes out the macro.
                 let by_hand = format!("impl fmt::Debug for {name} {{");
                 let by_hand = code.split_once(&by_hand).is_some_and(|(_, rest)| {
-                    rest.lines().nth(2).is_some_and(|line| line.trim() == "fmt::Display::fmt(self, f)")
+                    rest.lines()
+                        .nth(2)
+                        .is_some_and(|line| line.trim() == "fmt::Display::fmt(self, f)")
                 });
                 if !by_hand && !code.contains(&format!("debug_as_display!({name}")) {
                     wrong.push(format!("{}: {name}", module.path));

@@ -51,8 +51,8 @@ async fn requests_within_the_limits_reach_the_service_and_others_get_429() {
         let retry_after = response.headers()["retry-after"].to_str().unwrap().parse::<u64>();
         assert!((1..=60).contains(&retry_after.unwrap()), "{kind:?}");
         assert_eq!(response.headers()["x-rate-limit-remaining"], "0", "{kind:?}");
-        let body = response.text().await.unwrap();
-        assert!(body.contains("Too Many Requests"), "{kind:?}: {body}");
+        let body = response.text().await.unwrap().to_lowercase();
+        assert!(body.contains("too many requests"), "{kind:?}: {body}");
         assert_eq!(service.requests(), 5, "{kind:?}");
     }))
     .await;
@@ -83,7 +83,10 @@ async fn headers_of_a_client_give_it_no_other_counter() {
             for query in ["", "?deny=200", "?headers=original"] {
                 let request = client.get(gateway.url(&format!("/{query}"))).header(name, value);
                 let status = request.send().await.unwrap().status();
-                assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{kind:?}: {name} {query}");
+                // Envoy refuses a client that names these headers in `Connection`.
+                let is_refused = name == "connection" && status == StatusCode::BAD_REQUEST;
+                let is_denied = status == StatusCode::TOO_MANY_REQUESTS;
+                assert!(is_denied || is_refused, "{kind:?}: {name} {query}: {status}");
             }
         }
         assert_eq!(service.requests(), 5, "{kind:?}");
@@ -144,6 +147,7 @@ async fn two_gateways_and_two_servers_on_one_redis_allow_exactly_the_limit() {
     let limits = format!(
         "\
 proxies: [127.0.0.1]
+server: {{ deadline: 10s, on_store_failure: reject }}
 rules: {{ clients: {{ per: address, limits: {LIMIT}/hour }} }}
 domains: {{ edge: {{ clients: {{ descriptor: [remote_address], limits: {LIMIT}/hour }} }} }}
 "
@@ -154,7 +158,8 @@ domains: {{ edge: {{ clients: {{ descriptor: [remote_address], limits: {LIMIT}/h
         let mut gateways = Vec::new();
         for _ in 0..2 {
             let server = decision_server(&limits, Some(&redis.url())).await;
-            let outage = if kind.can(OnOutage::Reject) { OnOutage::Reject } else { OnOutage::Allow };
+            let outage =
+                if kind.can(OnOutage::Reject) { OnOutage::Reject } else { OnOutage::Allow };
             gateways.push((RunningGateway::start(kind, outage, &service, &server).await, server));
         }
         let client = client(6);

@@ -94,14 +94,23 @@ fn without_tests(text: &str) -> &str {
 /// and tests.
 pub(super) fn modules(package: &str) -> Vec<Module> {
     let is_tests = package == "tests";
+    // A test of a crate that starts servers is a program of its own: `tests/x.rs`, or `tests/x/main.rs`.
+    let is_test = |place: &str| {
+        let name = place.strip_prefix("/tests/").unwrap_or("/");
+        !is_tests && (!name.contains('/') || name.ends_with("/main.rs"))
+    };
     let roots = files(package, ".rs").into_iter().filter(|file| {
         let place = file.strip_prefix(package).unwrap();
         let is_binary = place.starts_with("/src/bin/") && place.matches('/').count() == 3;
-        is_binary || ["/src/lib.rs", "/src/main.rs", "/main.rs"].contains(&place)
+        is_binary || is_test(place) || ["/src/lib.rs", "/src/main.rs", "/main.rs"].contains(&place)
     });
     let mut found = Vec::new();
     let mut next: Vec<Module> = roots
-        .map(|path| Module { is_test: is_tests && path == "tests/main.rs", is_public: true, path })
+        .map(|path| Module {
+            is_test: path == "tests/main.rs" || path.contains("/tests/"),
+            is_public: true,
+            path,
+        })
         .collect();
     while let Some(module) = next.pop() {
         next.extend(children(&module));

@@ -29,7 +29,7 @@ pub(super) enum Gateway {
     Envoy,
 }
 
-/// What a gateway does while the decision server does not answer.
+/// The treatment of requests while the decision server does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnOutage {
     Allow,
@@ -226,12 +226,17 @@ impl RunningGateway {
             } else {
                 text
             };
+            // A busy machine may be late, so each time limit is longer.
+            let limits =
+                [("50ms", "10s"), ("200ms", "10s"), ("0.1s", "10s"), ("= 200 --", "= 10000 --")];
+            let text = limits.iter().fold(text, |text, (short, long)| text.replace(short, long));
             let mut ports = text;
             for (port, ours) in
                 [(8000, web), (8080, server.http), (8081, server.grpc), (3000, service.port)]
             {
                 ports = ports.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{ours}"));
-                ports = ports.replace(&format!("port_value: {port}"), &format!("port_value: {ours}"));
+                ports =
+                    ports.replace(&format!("port_value: {port}"), &format!("port_value: {ours}"));
             }
             fs::write(folder.path().join(name), ports).unwrap();
         }

@@ -16,12 +16,12 @@ use limitador::limit::{Context as Values, Expression, Limit as LimitadorLimit};
 use rl_core::adapter::HttpLimiter;
 use rl_core::rules::Rules;
 use rl_core::{RateLimiter, RedisStore};
+use rl_server::DecisionService;
 use rl_server::domains::{DomainRule, Domains, compile};
 use rl_server::grpc::EnvoyService;
 use rl_server::grpc::messages::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use rl_server::DecisionService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tonic::body::Body;
@@ -47,8 +47,14 @@ const IN_FLIGHT: usize = 64;
 /// The keys of the descriptors of a call, each of which has a rule.
 const KEYS: [&str; 3] = ["remote_address", "user", "tenant"];
 /// The periods of the limits of a rule, in seconds.
-const PERIODS: [(u64, &str); 6] =
-    [(1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day"), (604_800, "week"), (2_592_000, "month")];
+const PERIODS: [(u64, &str); 6] = [
+    (1, "second"),
+    (60, "minute"),
+    (3_600, "hour"),
+    (86_400, "day"),
+    (604_800, "week"),
+    (2_592_000, "month"),
+];
 
 /// Measures the calls per second, the time of a call, and the growth with the number of rules.
 pub(crate) fn run(report: &mut Report) -> Result {
@@ -95,7 +101,11 @@ async fn measure(report: &mut Report) -> Result {
     }
     report.table(table);
     report.at_least("one limit: calls beside limitador", 1.2, race.multiple(2, 1, 0));
-    report.at_least("three rules of six limits: calls beside limitador", 3.0, race.multiple(4, 3, 0));
+    report.at_least(
+        "three rules of six limits: calls beside limitador",
+        3.0,
+        race.multiple(4, 3, 0),
+    );
     let added = |quantity| race.median(1, quantity) - race.median(0, quantity);
     report.at_most("µs that one limit adds to a call, median", 15.0, added(1));
     report.at_most("µs that one limit adds to a call, 99 %", 60.0, added(2));
@@ -117,11 +127,10 @@ fn growth(report: &mut Report) -> Result {
         decision_service(&domains, None)
     });
     let services = services.into_iter().collect::<Result<Vec<_>>>()?;
-    let entries = [("path", "/t7"), (KEYS[0], "192.0.2.1")].map(|(key, value)| Entry {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    });
-    let descriptor = RateLimitDescriptor { entries: entries.into(), ..RateLimitDescriptor::default() };
+    let entries = [("path", "/t7"), (KEYS[0], "192.0.2.1")]
+        .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() });
+    let descriptor =
+        RateLimitDescriptor { entries: entries.into(), ..RateLimitDescriptor::default() };
     let request =
         RateLimitRequest { domain: DOMAIN.into(), descriptors: vec![descriptor], hits_addend: 1 };
     let race = Race::run(RULES.len(), report.rounds(41), |turn| {
@@ -187,7 +196,10 @@ enum Answer {
 }
 
 impl Answer {
-    async fn to(&self, request: RateLimitRequest) -> std::result::Result<RateLimitResponse, tonic::Status> {
+    async fn to(
+        &self,
+        request: RateLimitRequest,
+    ) -> std::result::Result<RateLimitResponse, tonic::Status> {
         let is_limited = match self {
             Self::Nothing => false,
             Self::Ours(service) => return service.should_rate_limit(request).await,
@@ -214,7 +226,8 @@ impl NamedService for Answer {
 impl Service<Request<Body>> for Answer {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, Infallible>> + Send>>;
+    type Future =
+        Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::result::Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -252,7 +265,8 @@ fn start_async(
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             sender.send(listener.local_addr().expect("it is bound")).expect("the client waits");
-            let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+            let incoming =
+                tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
             let server = Server::builder().add_service(answer);
             server.serve_with_incoming(incoming).await.expect("the server runs until the end");
         });

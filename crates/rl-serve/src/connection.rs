@@ -32,7 +32,7 @@ use crate::http_server::{Protocol, Timeouts, pause};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// What the connections of a server share.
+/// The state that the connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) app: Router,

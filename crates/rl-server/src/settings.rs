@@ -53,7 +53,7 @@ pub struct Settings {
     /// The time after which the failure policy applies in place of the store. Envoy waits 20 ms by
     /// default.
     pub deadline: Duration,
-    /// What happens to requests that the store does not decide.
+    /// The treatment of requests that the store does not decide.
     pub on_store_failure: OnFailure,
     /// The namespace of the counters.
     pub namespace: Option<String>,
@@ -266,9 +266,9 @@ fn expanded(text: &str) -> Result<String, String> {
         None => (inside, None),
     };
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-    value.or(default).ok_or_else(|| {
-        format!("variable ${{{name}}} is not set: expected it in the environment")
-    })
+    value
+        .or(default)
+        .ok_or_else(|| format!("variable ${{{name}}} is not set: expected it in the environment"))
 }
 
 /// Returns a secret: the content of `file:PATH`, the value of `${NAME}`, or the text.
@@ -344,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_file_without_settings_has_the_defaults_and_other_sections_are_ignored() {
-        let text = "rules: { all: { limits: 1/second } }\nproxies: \"${RL_NO_SUCH_VARIABLE:-10.0.0.0/8}\"";
+        let text =
+            "rules: { all: { limits: 1/second } }\nproxies: \"${RL_NO_SUCH_VARIABLE:-10.0.0.0/8}\"";
         let settings = read(text).unwrap();
         assert_eq!((&*settings.listen, &*settings.grpc), ("127.0.0.1:8080", "127.0.0.1:8081"));
         assert_eq!(settings.deadline, Duration::from_millis(15));

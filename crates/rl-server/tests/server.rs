@@ -14,9 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use rl_core::RateLimiter;
 use rl_serve::Shutdown;
-use rl_server::grpc::messages::{
-    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
+use rl_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use rl_server::{Server, Source};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
@@ -92,7 +90,8 @@ impl Connection {
     async fn open(address: SocketAddr, is_grpc: bool) -> std::io::Result<Self> {
         let stream = TokioIo::new(TcpStream::connect(address).await?);
         Ok(if is_grpc {
-            let (client, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            let (client, connection) =
+                http2::handshake(TokioExecutor::new(), stream).await.unwrap();
             tokio::spawn(connection);
             Self::Grpc(client)
         } else {

@@ -80,11 +80,11 @@ pub struct CountedRequest {
     // The decision for outer layers; `None` if they do not need it.
     decision: Option<Box<Decision>>,
     // In a box, because most requests hold none, and every request moves this struct several times.
-    held: Option<Box<HeldPermit>>,
+    held: Option<Box<PermitOfResponse>>,
 }
 
 /// The permit of a request, and how the response determines the final cost.
-struct HeldPermit {
+struct PermitOfResponse {
     permit: Permit,
     final_cost: Option<FinalCost>,
 }
@@ -105,7 +105,7 @@ impl CountedRequest {
     /// Holds `permit` until the response is complete, and sets its cost to `final_cost` of the
     /// response.
     pub(super) fn hold(&mut self, permit: Permit, final_cost: Option<FinalCost>) {
-        self.held = Some(Box::new(HeldPermit { permit, final_cost }));
+        self.held = Some(Box::new(PermitOfResponse { permit, final_cost }));
     }
 
     /// Completes the head of the response, and returns the permit of the request.
@@ -117,7 +117,7 @@ impl CountedRequest {
     /// The adapter holds the permit until the body of the response has ended.
     pub fn finish(mut self, response: &mut impl ResponseHead) -> Option<Permit> {
         let permit = self.held.map(|held| {
-            let HeldPermit { permit, final_cost } = *held;
+            let PermitOfResponse { permit, final_cost } = *held;
             permit.set_costs_of_response(response);
             if let Some(cost) = &final_cost {
                 cost.apply(&permit, response);

@@ -1,8 +1,8 @@
 //! Reads the files of Envoy's rate limit service.
 //!
 //! That service counts in windows that begin at multiples of the unit since 1970, whenever the first
-//! request comes. Limits have `:clock` for this reason: `10/second:clock`. What decides otherwise
-//! here is a difference of [`Imported`].
+//! request comes. Limits have `:clock` for this reason: `10/second:clock`. [`Imported`]
+//! lists the differences.
 //!
 //! A descriptor without a limit and without nested descriptors is allowed without limits. So is one
 //! with `unlimited`; both become rules without limits.
