@@ -89,6 +89,12 @@ async fn headers_of_a_client_give_it_no_other_counter() {
                 assert!(is_denied || is_refused, "{kind:?}: {name} {query}: {status}");
             }
         }
+        // A request with more headers than the decision server reads must not count as undecided.
+        let many = (0..600).fold(client.get(gateway.url("/")), |request, number| {
+            request.header(format!("x-{number}"), "1")
+        });
+        let status = many.send().await.unwrap().status();
+        assert!(status.is_client_error(), "{kind:?}: {status}");
         assert_eq!(service.requests(), 5, "{kind:?}");
     }))
     .await;

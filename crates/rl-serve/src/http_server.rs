@@ -23,6 +23,8 @@ use crate::tls::Tls;
 
 /// The maximum length of the head of a request, in bytes.
 const MAX_HEAD: u32 = 64 * 1024;
+/// The maximum number of header lines over HTTP/1. Gateways add some to those of their clients.
+const MAX_HEADERS: usize = 512;
 /// The maximum number of connections that are accepted from the backlog when the server stops. It
 /// is the longest backlog of Linux by default.
 const MAX_BACKLOG: usize = 4_096;
@@ -246,6 +248,7 @@ fn builder(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.head)
+        .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD as usize);
     builder
         .http2()

@@ -88,7 +88,7 @@ impl Server {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, StartError> {
         let mut loaded = source.load().map_err(StartError)?;
-        loaded.settings = loaded.settings.with_environment(variable).map_err(StartError)?;
+        loaded.settings = loaded.settings.with_environment(variable);
         let files = loaded.files.take();
         Self::start_with(loaded, files).await
     }

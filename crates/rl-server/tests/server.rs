@@ -139,7 +139,8 @@ impl Connection {
                 };
             }
         };
-        let request = request.header("x-forwarded-uri", "/").body(Body::empty()).unwrap();
+        let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
+        let request = request.body(Body::empty()).unwrap();
         match self.send(request).await {
             Sent::NotSent => None,
             Sent::Answered(status, _) => Some(status == 200),
@@ -194,9 +195,12 @@ async fn no_decision_over_http_or_grpc_is_lost_when_the_server_stops_under_load(
             tokio::spawn(send_requests(address, is_grpc, answered))
         })
         .collect();
-    while answered.iter().any(|answered| answered.load(Ordering::Relaxed) < 500) {
-        tokio::task::yield_now().await;
-    }
+    let under_load = async {
+        while answered.iter().any(|answered| answered.load(Ordering::Relaxed) < 500) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(GIVE_UP, under_load).await.unwrap();
     server.shutdown.start();
     let mut count = 0;
     for client in clients {
@@ -244,9 +248,9 @@ async fn the_server_reports_that_it_is_not_ready_before_its_listeners_close() {
 
 #[tokio::test]
 async fn permits_that_callers_hold_are_settled_when_the_server_stops() {
-    let server = Running::start("rules: { all: { limits: 10/minute } }").await;
+    let server = Running::start("rules: { all: { per: identified, limits: 10/minute } }").await;
     let mut http = Connection::open(server.http, false).await.unwrap();
-    let call = r#"{"subjects": [{"rule": "all", "subject": "global", "cost": 4}]}"#;
+    let call = r#"{"subjects": [{"rule": "all", "subject": "consumer:abc", "cost": 4}]}"#;
     let request = Request::post("/v1/acquire").header("host", "localhost");
     let request = request.header("content-type", "application/json").body(Body::from(call));
     let answer = http.send(request.unwrap()).await;
@@ -262,10 +266,16 @@ async fn permits_that_callers_hold_are_settled_when_the_server_stops() {
 async fn a_server_that_cannot_start_says_why() {
     for (text, expected) in [
         ("rules: { all: { limits: 1/fortnight } }", "limits.yaml:1:"),
-        ("rules: {}\nserver: { tls: { cert: none.crt, key: none.key } }", "none.crt: No such file"),
-        ("rules: {}\nserver: { liste: x }", "unknown field"),
-        ("rules: {}\nstore: nonsense", "store: Redis URL"),
-        ("rules: {}\ndomains: { edge: { all: { limits: 1/second } } }", "descriptor"),
+        (
+            "rules: { all: { limits: 1/second } }\nserver: { tls: { cert: none.crt, key: none.key } }",
+            "none.crt: No such file",
+        ),
+        ("rules: { all: { limits: 1/second } }\nserver: { liste: x }", "unknown field"),
+        ("rules: { all: { limits: 1/second } }\nstore: nonsense", "store: Redis URL"),
+        (
+            "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/second } } }",
+            "descriptor",
+        ),
     ] {
         let (server, _folder) = start(text).await;
         let error = server.err().unwrap();

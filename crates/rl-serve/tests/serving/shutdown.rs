@@ -66,9 +66,12 @@ async fn no_request_is_lost_and_connections_are_refused_after_sigterm_under_load
             tokio::spawn(send_requests(address, is_http2, Arc::clone(&answered)))
         })
         .collect();
-    while answered.load(Ordering::Relaxed) < 1_000 {
-        tokio::task::yield_now().await;
-    }
+    let under_load = async {
+        while answered.load(Ordering::Relaxed) < 1_000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(GIVE_UP, under_load).await.unwrap();
     let sent = Command::new("kill").args(["-s", "TERM", &id().to_string()]).status();
     assert!(sent.unwrap().success());
     let mut count = 0;

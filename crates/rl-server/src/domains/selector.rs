@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rl_core::client_ip::ClientIp;
 use rl_core::key::{CountedAs, KeyExtractor, RequestInfo};
 use rl_core::rules::{RuleSelector, SelectedRule};
 use rl_core::{Limit, Policy, Realm, Subject};
@@ -238,7 +239,11 @@ fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
         // The console and blocks know clients by their addresses.
         [("remote_address", address)] => {
             if let Ok(address) = address.parse::<IpAddr>() {
-                return Subject::ip(address);
+                // A client has a whole network of IPv6 addresses, so that counts as one.
+                let address = ClientIp::peer().resolve(Some(address), &[]);
+                return address.map_or_else(Subject::global, |address| {
+                    Subject::new(Realm::Ip, &address.to_string())
+                });
             }
         }
         _ => {}
