@@ -22,7 +22,7 @@ use load::{
 pub(crate) use nodes::node;
 use rl_core::store::Layout;
 use rl_core::{Limit, Period, Policy};
-pub(crate) use server::Server;
+pub(crate) use server::{Server, redis_program};
 use usual::{SIX_KEYS, Usual};
 
 use crate::Result;

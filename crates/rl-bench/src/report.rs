@@ -7,6 +7,7 @@
 //! | `tables` | `title`, `columns`, `rows`; a cell is a number, a text, or an estimate with `median`, `low` and `high` |
 //! | `goals` | `what`, `unit`, `bound` (`at_least` or `at_most`), `measured` (an estimate), `verdict` |
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::process::Command;
 
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use crate::charts::Chart;
 use crate::measure::Estimate;
+use crate::redis::redis_program;
 use crate::{Options, Result};
 
 /// The libraries whose versions are printed.
@@ -51,7 +53,7 @@ impl Report {
     /// Creates a report, and prints the machine and the versions.
     pub(crate) fn begin(options: Options) -> Self {
         let mut versions = LIBRARIES.map(version).to_vec();
-        versions.extend(["rustc", "redis-server"].map(program));
+        versions.extend([program("rustc".as_ref()), program(&redis_program())]);
         let machine = machine();
         println!("{machine}\n{}\n", versions.join(", "));
         Self { machine, versions, tables: Vec::new(), goals: Vec::new(), options }
@@ -269,12 +271,12 @@ fn machine() -> String {
 }
 
 /// Returns the version of a program, from the first line of its `--version`.
-fn program(name: &str) -> String {
+fn program(name: &OsStr) -> String {
     let output = Command::new(name).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let line = text.unwrap_or_default().lines().next().unwrap_or_default().to_owned();
     let short = line.split(" sha").next().unwrap_or_default();
-    if short.is_empty() { format!("no {name}") } else { short.to_owned() }
+    if short.is_empty() { format!("no {}", name.display()) } else { short.to_owned() }
 }
 
 /// Returns the name of a library with its version in the lock file of the workspace. If there are

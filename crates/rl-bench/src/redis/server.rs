@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,11 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 use crate::Result;
+
+/// Returns the program of every Redis server that the measurements start.
+pub(crate) fn redis_program() -> OsString {
+    std::env::var_os("RL_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
 
 /// A redis-server process for this measurement. It has its own port and folder, writes nothing to
 /// disk, and is killed at the end.
@@ -29,7 +35,8 @@ impl Server {
     pub(super) fn start_with(arguments: &[&str]) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let folder = tempfile::tempdir()?;
-        let child = Command::new("redis-server")
+        let program = redis_program();
+        let child = Command::new(&program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(if arguments.is_empty() { &["--databases", "99"][..] } else { arguments })
@@ -39,9 +46,9 @@ impl Server {
             .spawn()
             .map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
-                    "redis-server is not on the PATH; `tests/run` installs it".to_owned()
+                    format!("there is no {}; `tests/run` installs redis-server", program.display())
                 }
-                _ => format!("redis-server could not be started: {error}"),
+                _ => format!("{} could not be started: {error}", program.display()),
             })?;
         let mut server = Self { port, child, _folder: folder };
         let log = server.child.stdout.take().ok_or("its output is piped")?;
@@ -54,7 +61,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err(format!("redis-server did not start:\n{line}").into())
+        Err(format!("{} did not start:\n{line}", program.display()).into())
     }
 
     /// Returns the URL of a database.
