@@ -313,7 +313,7 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     check_until(&limiter, is_store).await;
 
     let mut operator = Bystander::new(&server).await;
-    operator.query::<()>("CONFIG SET busy-reply-threshold 1").await;
+    operator.query::<()>("CONFIG SET lua-time-limit 1").await;
     let mut script = redis::cmd("EVAL");
     script.arg("while true do end").arg(0);
     let mut stranger = server.connection().await;

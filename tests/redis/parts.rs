@@ -174,7 +174,9 @@ async fn used(run: &Run) -> [Vec<u64>; 3] {
 
 async fn try_used(run: &Run) -> Result<[Vec<u64>; 3], StoreError> {
     let store = run.store.clone().connect().await.unwrap();
-    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store).build().unwrap();
+    // On a busy machine, a reply may take longer than the default deadline.
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store);
+    let limiter = limiter.deadline(Duration::from_secs(60)).build().unwrap();
     let mut used = [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].map(|_| Vec::new());
     for (rule, (name, count)) in
         [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].into_iter().enumerate()

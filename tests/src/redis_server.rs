@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::future::pending;
 use std::io::{self, BufRead, BufReader};
@@ -14,6 +16,13 @@ use tokio::time::timeout;
 
 use crate::free_port;
 use crate::web::eventually;
+
+/// Returns the program of every Redis server that the tests start. Sentinels and members of
+/// clusters run it too.
+#[must_use]
+pub fn redis_program() -> OsString {
+    std::env::var_os("RL_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
 
 /// A redis-server process for a single test, with its own port and folder. It is killed at the end.
 #[derive(Debug)]
@@ -70,8 +79,19 @@ impl RedisServer {
     /// Panics if there is no free port or no temporary folder.
     #[must_use]
     pub fn stopped_with(arguments: &[&str]) -> Self {
+        Self::stopped_on(free_port(), arguments)
+    }
+
+    /// Reserves a folder for a server that is started later on this port, with these command-line
+    /// arguments.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no temporary folder.
+    #[must_use]
+    pub fn stopped_on(port: u16, arguments: &[&str]) -> Self {
         Self {
-            port: free_port(),
+            port,
             arguments: arguments.iter().map(ToString::to_string).collect(),
             sentinel: None,
             folder: tempfile::tempdir().expect("a temporary folder"),
@@ -103,7 +123,8 @@ impl RedisServer {
 
     fn try_restart(&mut self) -> io::Result<()> {
         self.stop();
-        let mut command = Command::new("redis-server");
+        let program = redis_program();
+        let mut command = Command::new(&program);
         if let Some(configuration) = &self.sentinel {
             let file = self.folder.path().join("sentinel.conf");
             fs::write(&file, configuration)?;
@@ -119,7 +140,7 @@ impl RedisServer {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .map_err(|why| io::Error::new(why.kind(), format!("redis-server: {why}")))?;
+            .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", program.display())))?;
         let log = child.stdout.take().expect("it is piped");
         self.child = Some(child);
 
@@ -135,7 +156,7 @@ impl RedisServer {
             last = std::mem::take(&mut line);
         }
         self.stop();
-        let why = format!("redis-server did not come up: {}", last.trim_end());
+        let why = format!("{} did not come up: {}", program.display(), last.trim_end());
         Err(io::Error::other(why))
     }
 
@@ -228,6 +249,11 @@ impl RedisServer {
         Bystander::new(self).await.query(command).await
     }
 
+    /// Returns the program that runs, as the server itself reports it.
+    pub async fn engine(&self) -> Engine {
+        Bystander::new(self).await.engine().await
+    }
+
     /// Returns every key that has no expiry.
     pub async fn keys_without_expiry(&self) -> Vec<String> {
         Bystander::new(self).await.keys_without_expiry().await
@@ -237,6 +263,30 @@ impl RedisServer {
     pub async fn calls(&self, command: &str) -> u64 {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
+    }
+
+    /// Returns how often scripts were loaded since the server started. Redis before 7.0 does not
+    /// count subcommands, so there the number includes other calls of `SCRIPT`.
+    pub async fn script_loads(&self) -> u64 {
+        let calls = Bystander::new(self).await.calls().await;
+        calls.get("script|load").or(calls.get("script")).copied().unwrap_or(0)
+    }
+
+    /// Returns how often a command failed since the server started, from `INFO commandstats`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not count failures, as Redis before 6.2.
+    pub async fn failed_calls(&self, command: &str) -> u64 {
+        let stats: String = self.query("INFO commandstats").await;
+        let prefix = format!("cmdstat_{command}:");
+        let line = stats.lines().find(|line| line.starts_with(&prefix));
+        let count = |line: &str| {
+            let (_, rest) =
+                line.split_once("failed_calls=").expect("it is counted since Redis 6.2");
+            rest.trim().parse().expect("a number")
+        };
+        line.map_or(0, count)
     }
 }
 
@@ -352,10 +402,32 @@ impl Bystander {
         let mut contents = BTreeMap::new();
         for key in keys {
             let value = self.send(redis::cmd("DUMP").arg(&key)).await;
-            let expiry = self.send(redis::cmd("PEXPIRETIME").arg(&key)).await;
+            let expiry = self.expiry_of(&key).await;
             contents.insert(key, (value, expiry));
         }
         contents
+    }
+
+    /// Returns the expiry of a key in milliseconds since the epoch, or a negative number if it has
+    /// none.
+    pub async fn expiry_of(&mut self, key: &str) -> i64 {
+        // PEXPIRETIME exists since Redis 7.0. In older versions, time may pass during a script.
+        let script = "local function millis()
+              local time = redis.call('TIME')
+              return time[1] * 1000 + math.floor(time[2] / 1000)
+            end
+            local before, ttl
+            repeat
+              before, ttl = millis(), redis.call('PTTL', KEYS[1])
+            until before == millis()
+            return ttl < 0 and ttl or before + ttl";
+        self.send(redis::cmd("EVAL").arg(script).arg(1).arg(key)).await
+    }
+
+    /// Returns the program that runs, as the server itself reports it.
+    pub async fn engine(&mut self) -> Engine {
+        let info: String = self.query("INFO server").await;
+        Engine::of_info(&info)
     }
 
     /// Returns how often each command ran since the server started, from `INFO commandstats`.
@@ -367,5 +439,52 @@ impl Bystander {
             Some((command.to_owned(), calls))
         };
         stats.lines().filter_map(calls).collect()
+    }
+}
+
+/// The program that serves Redis, such as `Redis 7.0.15`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// The name, such as `Redis` or `Valkey`.
+    pub name: String,
+    /// The version, which differs from the version of Redis that Valkey claims for old clients.
+    pub version: String,
+}
+
+impl Engine {
+    /// Reads the engine from the reply of `INFO server`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the reply contains no version.
+    fn of_info(info: &str) -> Self {
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        let (name, version) = field("valkey_version:")
+            .map(|version| ("Valkey", version))
+            .or_else(|| field("redis_version:").map(|version| ("Redis", version)))
+            .expect("INFO has a version");
+        Self { name: name.to_owned(), version: version.to_owned() }
+    }
+
+    /// Returns the engine that `RL_REDIS_SERVER` names, from the first line of its `--version`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the program does not run, or does not print its name and version.
+    #[must_use]
+    pub fn of_program() -> Self {
+        let output = Command::new(redis_program()).arg("--version").output();
+        let text = String::from_utf8(output.expect("the program runs").stdout).expect("a text");
+        // "Redis server v=7.0.15 sha=00000000:0 …"
+        let mut words = text.split_whitespace();
+        let name = words.next().expect("a name").to_owned();
+        let version = words.find_map(|word| word.strip_prefix("v=")).expect("a version").to_owned();
+        Self { name, version }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
     }
 }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::web::{GIVE_UP, eventually};
-use crate::{Bystander, RedisServer, free_port};
+use crate::{Bystander, RedisServer, free_port, free_port_of_member};
 
 /// A primary, its two replicas, and three sentinels that monitor them.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl RedisCluster {
 
     /// Starts the servers, and waits until they are connected.
     pub async fn start() -> Self {
-        let server = |_| Self::server(&[]);
+        let server = |_| Self::server(free_port_of_member(), &[]);
         Self::join((0..6).map(server).collect(), Vec::new()).await
     }
 
@@ -109,22 +109,20 @@ impl RedisCluster {
     pub async fn start_with_tls(settings: &[&str]) -> Self {
         let (mut servers, mut ports) = (Vec::new(), Vec::new());
         for _ in 0..6 {
-            let port = free_port();
+            // The bus belongs to the port with TLS.
+            let port = free_port_of_member();
             let number = port.to_string();
             let tls = ["--tls-port", &number, "--tls-cluster", "yes", "--tls-replication", "yes"];
-            servers.push(Self::server(&[&tls, settings].concat()));
+            servers.push(Self::server(free_port(), &[&tls, settings].concat()));
             ports.push(port);
         }
         Self::join(servers, ports).await
     }
 
-    fn server(arguments: &[&str]) -> RedisServer {
-        let bus = free_port().to_string();
+    fn server(port: u16, arguments: &[&str]) -> RedisServer {
         let of_cluster = [
             "--cluster-enabled",
             "yes",
-            "--cluster-port",
-            &bus,
             "--cluster-node-timeout",
             "1000",
             "--cluster-replica-validity-factor",
@@ -132,7 +130,9 @@ impl RedisCluster {
             "--repl-diskless-sync-delay",
             "0",
         ];
-        RedisServer::start_with(&[&of_cluster, arguments].concat())
+        let mut server = RedisServer::stopped_on(port, &[&of_cluster, arguments].concat());
+        server.restart();
+        server
     }
 
     async fn join(servers: Vec<RedisServer>, tls_ports: Vec<u16>) -> Self {
@@ -142,8 +142,10 @@ impl RedisCluster {
             operator.query::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await;
         }
         for (number, share) in Self::SHARES.windows(2).enumerate() {
-            let (from, to) = (share[0], share[1] - 1);
-            operators[number].query::<()>(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await;
+            // CLUSTER ADDSLOTSRANGE exists since Redis 7.0.
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("ADDSLOTS").arg((share[0]..share[1]).collect::<Vec<_>>());
+            operators[number].send::<()>(&command).await;
         }
         this.meet(&operators).await;
         for number in 0..3 {
@@ -173,9 +175,8 @@ impl RedisCluster {
                 }
                 if round % 20 == 0 {
                     for (number, server) in self.servers.iter().enumerate().skip(1) {
-                        let bus: Vec<String> = server.query("CONFIG GET cluster-port").await;
                         let port = self.tls_ports.get(number).copied().unwrap_or(server.port());
-                        let meet = format!("CLUSTER MEET 127.0.0.1 {port} {}", bus[1]);
+                        let meet = format!("CLUSTER MEET 127.0.0.1 {port}");
                         operators[0].clone().query::<()>(&meet).await;
                     }
                 }

@@ -226,7 +226,7 @@ async fn the_entries_of_a_short_log_are_in_the_packed_state() {
 /// Makes ten thousand requests. Compares the memory of their log with that of a sorted set, and
 /// counts the commands of further requests.
 #[tokio::test]
-async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
+async fn ten_thousand_entries_take_a_quarter_of_a_sorted_set_and_few_are_read() {
     const CALLS: u64 = 10_000;
 
     let mut logs = Logs::under(&["10000/hour:sliding-log"]).await;
@@ -244,7 +244,8 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     let of_set: u64 = logs.operator.query("MEMORY USAGE set SAMPLES 0").await;
     let of_ring: u64 = logs.operator.query(&format!("MEMORY USAGE {log_key} SAMPLES 0")).await;
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
-    assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
+    // It is less than a fifth on Redis, but Valkey 9 stores short strings in less memory.
+    assert!(of_ring * 4 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
     // Five entries expire after the denial, so the next request is allowed.
     let before = logs.operator.calls().await;

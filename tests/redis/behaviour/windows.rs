@@ -209,8 +209,7 @@ async fn concurrent_first_calls_open_one_window() {
                 ends_seen.insert(ends(&call.await.unwrap()));
             }
             let keys: Vec<String> = operator.query("KEYS *").await;
-            let expiry: u64 = operator.query(&format!("PEXPIRETIME {}", keys[0])).await;
-            expiries.insert(expiry);
+            expiries.insert(operator.expiry_of(&keys[0]).await);
         }
         assert_eq!(expiries.len(), 1, "{expiries:?}");
         if layout == Layout::Packed {

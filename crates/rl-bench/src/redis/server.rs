@@ -1,4 +1,5 @@
-use std::io::{BufRead, BufReader};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +10,11 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 use crate::Result;
+
+/// Returns the program of every Redis server that the measurements start.
+pub(crate) fn redis_program() -> OsString {
+    std::env::var_os("RL_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
 
 /// A redis-server process for this measurement. It has its own port and folder, writes nothing to
 /// disk, and is killed at the end.
@@ -32,7 +38,8 @@ impl Server {
     pub(super) fn start_with(arguments: &[&str]) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let folder = tempfile::tempdir()?;
-        let child = Command::new("redis-server")
+        let program = redis_program();
+        let child = Command::new(&program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(if arguments.is_empty() { &["--databases", "99"][..] } else { arguments })
@@ -40,7 +47,12 @@ impl Server {
             .arg(folder.path())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("redis-server (`tests/run` installs it): {error}"))?;
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => {
+                    format!("there is no {}; `tests/run` installs redis-server", program.display())
+                }
+                _ => format!("{} could not be started: {error}", program.display()),
+            })?;
         let mut server = Self { port, databases: AtomicUsize::new(0), child, _folder: folder };
         let log = server.child.stdout.take().ok_or("its output is piped")?;
         let mut log = BufReader::new(log);
@@ -52,7 +64,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err(format!("redis-server did not start:\n{line}").into())
+        Err(format!("{} did not start:\n{line}", program.display()).into())
     }
 
     /// Returns the URL of a database.

@@ -113,7 +113,6 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
 /// Returns whether the server has become a replica. A new connection may lead to the primary.
 pub(super) fn is_demoted(error: &RedisError) -> bool {
     matches!(code(error).as_deref(), Some("READONLY" | "MASTERDOWN"))
-        || error.to_string().contains("READONLY")
 }
 
 /// Returns whether the user lacks the permission for the command.
@@ -144,10 +143,20 @@ pub(super) fn classify(error: RedisError) -> StoreError {
 /// failed.
 fn code(error: &RedisError) -> Option<String> {
     if let Some(code) = error.code() {
-        return Some(code.to_owned());
+        let code_in_script = error.detail().and_then(code_in_script);
+        return Some(code_in_script.unwrap_or(code).to_owned());
     }
     let errors = error.clone().into_server_errors()?;
-    errors.first().map(|(_, error)| error.code().to_owned())
+    let (_, error) = errors.first()?;
+    let code_in_script = error.details().and_then(code_in_script);
+    Some(code_in_script.unwrap_or(error.code()).to_owned())
+}
+
+/// Returns the code with which a command failed in a script. Before Redis 7, the reply has the code
+/// `ERR`, and this text: "Error running script (call to f_…): @user_script:1: -OOM command not …".
+fn code_in_script(text: &str) -> Option<&str> {
+    let (_, error) = text.strip_prefix("Error running script")?.split_once(": -")?;
+    error.split(' ').next()
 }
 
 /// The codes of conditions that can end without intervention.
@@ -184,17 +193,16 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
         Some(TOO_MANY) => return FailureKind::Unsupported,
         Some(OUT_OF_MEMORY) => return FailureKind::OutOfMemory,
         Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
-        Some(_) if contains("can't run this command") => return FailureKind::Refused,
+        // A script may run a command that the user may not. The first text is that of Redis 6.2 and
+        // 7.0, the second that of Redis 8 and of Valkey.
+        Some(_) if contains("can't run this command") || contains("ACL failure in script") => {
+            return FailureKind::Refused;
+        }
         Some(_) if is_about_database(error) => {
             // A server that is busy or loading data rejects the change of database too. That
             // failure passes, so search for the words of lasting failures.
             let is_lasting = contains("permission") || contains("out of range");
             return if is_lasting { FailureKind::Refused } else { FailureKind::Unavailable };
-        }
-        // Before Redis 7, the code is part of the text.
-        Some("ERR") if contains(OUT_OF_MEMORY) => return FailureKind::OutOfMemory,
-        Some("ERR") if UNAVAILABLE.iter().any(|code| contains(code)) => {
-            return FailureKind::Unavailable;
         }
         Some(_) if contains(TOO_MANY) => return FailureKind::Unsupported,
         Some(_) if contains("WRONGTYPE") || contains("RLCORRUPT") => return FailureKind::Corrupt,
@@ -344,6 +352,10 @@ mod tests {
             (&format!("{script} -RLFULL states of other policies"), Unsupported),
             ("WRONGPASS invalid username-password pair", Refused),
             ("NOPERM User rl has no permissions to run the 'get' command", Refused),
+            ("ERR The user executing the script can't run this command or subcommand", Refused),
+            ("ERR ACL failure in script: User rl has no permissions to run 'get'", Refused),
+            (&format!("{script} The user executing the script can't run this command"), Refused),
+            (&format!("{script} WRONGTYPE Operation against a key"), Corrupt),
             ("ERR unknown command 'EVALSHA'", Protocol),
         ] {
             let error = classified(reply);
@@ -359,6 +371,9 @@ mod tests {
             ("CLUSTERDOWN The cluster is down", true),
             ("READONLY You can't write against a read only replica.", true),
             ("OOM command not allowed when used memory > 'maxmemory'.", true),
+            ("ERR Error running script (call to f_01): @user_script:7: -OOM not allowed", true),
+            ("ERR Error running script (call to f_01): @user_script:7: -READONLY You", true),
+            ("ERR Error running script (call to f_01): @user_script:7: READONLY", false),
             ("RLCORRUPT the value of a subject is damaged", false),
             ("ERR unknown command 'EVALSHA'", false),
         ] {

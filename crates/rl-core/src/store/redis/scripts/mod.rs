@@ -24,6 +24,10 @@
 //! depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once. An
 //! operator can load them before the service starts, and grant it the permission for `EVALSHA`
 //! alone.
+//!
+//! The scripts run in Lua 5.1, the version of Redis, and in Lua 5.4, that of some servers with the
+//! protocol of Redis. There `unpack` is a field of `table`, and to read an unknown global variable
+//! is an error.
 
 mod composer;
 mod shapes;
@@ -311,7 +315,9 @@ impl Script {
                 // it opened.
                 &composer::readable_fast_path(shape, source.time),
                 "local server_time, flags = 0, ARGV[1]",
-                "local function arguments_of(p) return { unpack(ARGV, 4 * p - 2, 4 * p + 1) } end",
+                "local function arguments_of(p)",
+                "return { (table.unpack or unpack)(ARGV, 4 * p - 2, 4 * p + 1) }",
+                "end",
                 "local function read_part(KEYS, ARGV)",
                 source.windows,
                 READABLE_COUNTERS,
@@ -375,6 +381,20 @@ mod tests {
     fn a_reset_reads_states_of_the_present_version() {
         let comparison = format!("string.byte(found, 1) == {} ", policy::VERSION);
         assert!(RESET_TEXT.contains(&comparison), "{comparison}");
+    }
+
+    #[test]
+    fn scripts_use_no_unpack_that_is_missing_in_lua_5_4() {
+        let of = |kind| -> ScriptShape { [LimitKind { kind, counts_requests: false }].into() };
+        let purposes = [Purpose::Decide, Purpose::Refund, Purpose::DecideReadable, Purpose::Parts];
+        let of_shapes = Kind::ALL.into_iter().flat_map(|kind| {
+            purposes.map(|purpose| Script::composed(purpose, &[of(kind)]).text().to_owned())
+        });
+        let of_layouts = [Layout::Packed, Layout::Readable].into_iter().flat_map(of_layout);
+        for text in of_shapes.chain(of_layouts.map(|script| script.text().to_owned())) {
+            let rest = text.replace("(table.unpack or unpack)", "").replace("struct.unpack", "");
+            assert!(!rest.contains("unpack"), "{text}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ repeat
     local arguments = arguments_of(p)
     -- In tests, the last argument is the time (see lib/manual_time.lua).
     arguments[#arguments + 1] = ARGV[#ARGV]
-    local part = read_part({ unpack(KEYS, first, last_key) }, arguments, time)
+    local part = read_part({ (table.unpack or unpack)(KEYS, first, last_key) }, arguments, time)
     if part.err then return part end
     part.in_shadow = flag > 127
     parts[p], first, at = part, last_key + 1, math.max(at, part.now or at)

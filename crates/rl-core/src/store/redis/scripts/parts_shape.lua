@@ -23,7 +23,7 @@
 --             and the time of the server, if its clock has stepped back (see shape.lua)
 do
   local KEYS, ARGV, call, read, write = KEYS, ARGV, redis.call, struct.unpack, struct.pack
-  local found = redis.pcall('MGET', unpack(KEYS))
+  local found = redis.pcall('MGET', (table.unpack or unpack)(KEYS))
   -- values: the states that were read, with the charges of the requests so far. lifetimes: the
   -- times in ms for which they are needed. is_changed: whether they must be stored. is_renewed:
   -- whether their keys need a new expiry.

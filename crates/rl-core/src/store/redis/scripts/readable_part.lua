@@ -64,7 +64,7 @@ local function reply_states(now)
     cells[2 * i - 1] = ttl[i] > 0 and ttl[i] * 1000 - now % 1000 or 0
     cells[2 * i] = ttl[i] > 0 and used[i] or 0
   end
-  return struct.pack(ARGV[4], ARGV[3], now, unpack(cells))
+  return struct.pack(ARGV[4], ARGV[3], now, (table.unpack or unpack)(cells))
 end
 
 local part = { cost = cost, mode = mode, available = available_units }

@@ -12,7 +12,7 @@ do
   local KEYS, call = KEYS, redis.call
   local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[3], 6)
   local <<period>> = struct.unpack('><<I7 period>>', ARGV[2])
-  local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
+  local found, fits, is_ours = redis.pcall('MGET', (table.unpack or unpack)(KEYS)), true, true
   -- MGET returns nothing for a missing key or a key of another type, and an error if the user lacks
   -- the permission. In all these cases, GET returns the counter, nothing for a missing key, or the
   -- error. The first missing key needs no GET if its window is opened before any other key is

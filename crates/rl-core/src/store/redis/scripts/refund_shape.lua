@@ -23,7 +23,7 @@ do
   local charges, at, all = plan, 2, nil
   -- step: the number of bytes from the units of a limit to those of the next.
   local step = 14
-  if subjects > 1 then charges, at, step, all = ARGV[4], 1, 7, redis.pcall('MGET', unpack(KEYS)) end
+  if subjects > 1 then charges, at, step, all = ARGV[4], 1, 7, redis.pcall('MGET', (table.unpack or unpack)(KEYS)) end
   for n = 1, subjects do
     local when = struct.unpack('>I7', charges, at)
     local stored = all and all[n] or redis.pcall('GET', KEYS[n])

@@ -62,7 +62,7 @@ do
     end
   end
   if #expired > 0 and not is_peek then
-    redis.call('ZREM', KEYS[#KEYS], unpack(expired))
+    redis.call('ZREM', KEYS[#KEYS], (table.unpack or unpack)(expired))
     is_settled = is_changed
   end
 end

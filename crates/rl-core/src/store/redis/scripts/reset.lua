@@ -17,7 +17,7 @@ for p = 1, #counts do
   -- UNLINK frees the memory of long logs in the background: DEL would block the server for a
   -- millisecond. An expiry of 0 is not used, so that only users with the permission to unlink can
   -- reset.
-  redis.call('UNLINK', unpack(KEYS, first, last_key))
+  redis.call('UNLINK', (table.unpack or unpack)(KEYS, first, last_key))
   if type(found) == 'string' and string.byte(found, 1) == 6 then
     local at, code = 4, string.byte(found, 3) or 0
     for _ = 129, code do

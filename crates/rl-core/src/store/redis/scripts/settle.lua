@@ -13,10 +13,10 @@ local counts, changes, first, result = ARGV[1], {}, 1, false
 for p = 1, #counts do
   local last_key = first + string.byte(counts, p) - 1
   local before = 1 + (p - 1) * ARGUMENTS_OF_CHANGE
-  local arguments = { unpack(ARGV, before + 1, before + ARGUMENTS_OF_CHANGE) }
+  local arguments = { (table.unpack or unpack)(ARGV, before + 1, before + ARGUMENTS_OF_CHANGE) }
   -- In tests, the last argument is the time (see lib/manual_time.lua).
   arguments[#arguments + 1] = ARGV[#ARGV]
-  local change = read_change({ unpack(KEYS, first, last_key) }, arguments, server_time)
+  local change = read_change({ (table.unpack or unpack)(KEYS, first, last_key) }, arguments, server_time)
   if type(change) == 'table' then return change end
   changes[p], first = change, last_key + 1
 end

@@ -45,7 +45,7 @@ do
   -- time: the time of the server if its clock has stepped back, else empty.
   local all, replies, partly, last_lifetime, lifetime_text
   local time = ''
-  if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
+  if subjects > 1 then all, replies = redis.pcall('MGET', (table.unpack or unpack)(KEYS)), {} end
   for n = 1, subjects do
     -- If MGET has no value for a key, GET finds out why. For MGET, a key of another type looks like
     -- a missing key; GET returns an error for it. If the user may not call MGET or may not read one

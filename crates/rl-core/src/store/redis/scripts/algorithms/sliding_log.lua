@@ -537,8 +537,8 @@ return {
         gone[#gone + 1] = name
       end
     end
-    if #set > 0 then redis.call('HSET', KEYS[slot.extra], unpack(set)) end
-    if #gone > 0 then redis.call('HDEL', KEYS[slot.extra], unpack(gone)) end
+    if #set > 0 then redis.call('HSET', KEYS[slot.extra], (table.unpack or unpack)(set)) end
+    if #gone > 0 then redis.call('HDEL', KEYS[slot.extra], (table.unpack or unpack)(gone)) end
     if log.is_longer then
       local lasts = max_of(1, ceil((slot[4] + slot.period - clock) / 1000)) + linger
       redis.call('PEXPIRE', KEYS[slot.extra], lasts)

@@ -17,9 +17,18 @@ now, PAGE = tonumber(now), tonumber(PAGE)
 -- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000
 local shifted = math.floor(string.match(ARGV[#ARGV], '%d+') / 1000) + TWO_HUNDRED_YEARS
+local function millis()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
 local function ttl_of(i)
-  local ends = redis.call('PEXPIRETIME', KEYS[i])
-  return ends < 0 and ends or math.max(0, ends - shifted)
+  -- PEXPIRETIME, which returns the end, exists since Redis 7.0. In older versions, time
+  -- may pass during a script.
+  local before, ttl
+  repeat
+    before, ttl = millis(), redis.call('PTTL', KEYS[i])
+  until before == millis()
+  return ttl < 0 and ttl or math.max(0, before + ttl - shifted)
 end
 local function open_window(i, units, period, ...)
   return redis.call('SET', KEYS[i], units, 'PXAT', shifted + period, ...)

@@ -250,7 +250,7 @@ local function bytes_of_buckets(slot, bytes)
   local units = { struct.unpack('>' .. string.rep('I' .. bucket_size, #older / bucket_size), older) }
   -- The last value is not a bucket, but the position at which `struct.unpack` has stopped.
   units[#units] = 0
-  return bytes_of(max_of(unpack(units)), bytes)
+  return bytes_of(max_of((table.unpack or unpack)(units)), bytes)
 end
 
 -- Returns the stored form of the states of these slots, without the entries of logs. `code` is the
@@ -275,8 +275,8 @@ local function pack(all, code, least)
     count = count + cells
     if slot.kind == 5 then values[count] = resized(slot[5], bucket_size, width) end
   end
-  if all == slots and width == string.byte(shape, 2) then return struct.pack(format, shape, unpack(values)) end
-  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(string.byte(shape), width), code, unpack(values))
+  if all == slots and width == string.byte(shape, 2) then return struct.pack(format, shape, (table.unpack or unpack)(values)) end
+  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(string.byte(shape), width), code, (table.unpack or unpack)(values))
 end
 
 -- Returns the states of the policy for a reply, and for each log the time at which the required
