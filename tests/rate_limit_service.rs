@@ -92,7 +92,7 @@ fn request(descriptors: impl Into<Vec<RateLimitDescriptor>>) -> RateLimitRequest
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
 }
 
-fn per_user(limits: &[&str]) -> Value {
+fn user_rules(limits: &[&str]) -> Value {
     json!({ "user": { "descriptor": ["user"], "limits": limits } })
 }
 
@@ -131,7 +131,7 @@ struct WithHits {
 
 #[tokio::test]
 async fn a_cost_of_0_or_none_at_the_request_is_1() {
-    let served = Served::in_memory(per_user(&["10/minute"])).await;
+    let served = Served::in_memory(user_rules(&["10/minute"])).await;
     for (hits_addend, left) in [(None, 9), (Some(0), 8), (Some(1), 7), (Some(5), 2)] {
         let descriptors = vec![descriptor("user", "alice")];
         let message = WithHits { domain: "edge".into(), descriptors, hits_addend };
@@ -166,7 +166,7 @@ async fn the_cost_of_a_descriptor_replaces_that_of_the_request() {
 
 #[tokio::test]
 async fn an_unknown_domain_is_allowed_and_counted() {
-    let served = Served::in_memory(per_user(&["1/minute"])).await;
+    let served = Served::in_memory(user_rules(&["1/minute"])).await;
     let user = [descriptor("user", "alice")];
     for asked in 1..=3 {
         let other = RateLimitRequest { domain: "other".into(), ..request(user.clone()) };
@@ -226,7 +226,7 @@ async fn a_rule_in_shadow_is_named_in_the_metadata() {
 
 #[tokio::test]
 async fn a_unit_that_does_not_exist_is_an_invalid_argument_and_charges_nothing() {
-    let served = Served::in_memory(per_user(&["2/hour"])).await;
+    let served = Served::in_memory(user_rules(&["2/hour"])).await;
     for unit in [0, 8, -1] {
         let limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
         let overridden = RateLimitDescriptor { limit, ..descriptor("model", "m") };
@@ -248,7 +248,7 @@ async fn a_unit_that_does_not_exist_is_an_invalid_argument_and_charges_nothing()
 /// Fault: a server that ignored the field would charge the units that are to be given back.
 #[tokio::test]
 async fn a_cost_to_give_back_is_refused_and_charges_nothing() {
-    let served = Served::in_memory(per_user(&["9/hour"])).await;
+    let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let back = RateLimitDescriptor {
         hits_addend: Some(5),
         is_negative_hits: true,
@@ -262,7 +262,7 @@ async fn a_cost_to_give_back_is_refused_and_charges_nothing() {
 
 #[tokio::test]
 async fn a_request_without_descriptors_is_allowed() {
-    let served = Served::in_memory(per_user(&["0/hour"])).await;
+    let served = Served::in_memory(user_rules(&["0/hour"])).await;
     let none: [RateLimitDescriptor; 0] = [];
     assert_eq!(served.decide(request(none)).await, (Code::Ok, vec![]));
 }

@@ -3,7 +3,7 @@ use rl_server::grpc::messages::{
     ReserveResponse,
 };
 
-use super::{SHOULD_RATE_LIMIT, Served, descriptor, per_user, request};
+use super::{SHOULD_RATE_LIMIT, Served, descriptor, request, user_rules};
 
 const CHECK: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
 const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
@@ -36,7 +36,7 @@ pub(super) async fn remaining(served: &Served) -> u32 {
 
 #[tokio::test]
 async fn checks_reports_and_envoys_calls_share_the_counters() {
-    let served = Served::in_memory(per_user(&["100/hour"])).await;
+    let served = Served::in_memory(user_rules(&["100/hour"])).await;
     assert_eq!(served.ask(user(10)).await.overall_code(), Code::Ok);
     assert_eq!(remaining(&served).await, 90);
     let report: RateLimitResponse = served.call(REPORT, user(5_000)).await.unwrap();
@@ -51,7 +51,7 @@ async fn checks_reports_and_envoys_calls_share_the_counters() {
 
 #[tokio::test]
 async fn reservations_bound_the_requests_that_run_at_once() {
-    let served = Served::in_memory(per_user(&["100/hour"])).await;
+    let served = Served::in_memory(user_rules(&["100/hour"])).await;
     let granted = futures::future::join_all((0..20).map(|_| reserve(&served, 10))).await;
     let (granted, denied): (Vec<_>, Vec<_>) =
         granted.into_iter().partition(|reserved| reserved.code() == Code::Ok);

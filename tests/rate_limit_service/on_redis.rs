@@ -5,7 +5,7 @@ use rl_server::grpc::messages::{Code, RateLimitDescriptor, RateLimitOverride, Un
 use rl_tests::{Bystander, RedisServer, connected, is_soak};
 use tokio::time::Instant;
 
-use super::{Served, descriptor, per_user, request};
+use super::{Served, descriptor, request, user_rules};
 
 /// The longest time that Envoy waits, unless its configuration says otherwise.
 const OF_ENVOY: Duration = Duration::from_millis(20);
@@ -23,7 +23,7 @@ async fn a_limit_of_the_gateway_is_not_denied_by_a_remembered_denial() {
     let mut bystander = Bystander::new(&server).await;
     let store = connected(server.patient_store().local_denial(true)).await;
     let limiter = RateLimiter::builder().store(store).deadline(Duration::from_secs(60));
-    let served = Served::new(per_user(&["1/day"]), limiter).await;
+    let served = Served::new(user_rules(&["1/day"]), limiter).await;
     let with_limit = |requests_per_unit| {
         let limit = Some(RateLimitOverride { requests_per_unit, unit: Unit::Day.into() });
         request([RateLimitDescriptor { limit, ..descriptor("user", "alice") }])
@@ -51,7 +51,7 @@ async fn the_failure_policy_answers_before_envoy_gives_up_if_redis_hangs() {
         let store = connected(server.patient_store()).await;
         let limiter = RateLimiter::builder().store(store).on_store_failure(policy);
         let deadline = Duration::from_millis(15);
-        let served = Served::new(per_user(&["1000/day"]), limiter.deadline(deadline)).await;
+        let served = Served::new(user_rules(&["1000/day"]), limiter.deadline(deadline)).await;
         server.signal("STOP");
         let mut longest = Duration::ZERO;
         for _ in 0..20 {
@@ -74,7 +74,7 @@ async fn a_commit_at_another_instance_is_charged_beside_the_hold() {
     for _ in 0..2 {
         let store = connected(server.patient_store()).await;
         let limiter = RateLimiter::builder().store(store).deadline(Duration::from_secs(60));
-        instances.push(Served::new(per_user(&["100/day"]), limiter).await);
+        instances.push(Served::new(user_rules(&["100/day"]), limiter).await);
     }
     let [one, other] = &*instances else { panic!("two instances") };
     let id = super::kuadrant::reserve(one, 40).await.reservation_id;

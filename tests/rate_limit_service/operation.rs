@@ -9,14 +9,14 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use super::{SHOULD_RATE_LIMIT, Served, descriptor, per_user, request};
+use super::{SHOULD_RATE_LIMIT, Served, descriptor, request, user_rules};
 
 const ENVOY: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const KUADRANT: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
 
 #[tokio::test]
 async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
-    let served = Served::in_memory(per_user(&["9/hour"])).await;
+    let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let large = request([descriptor("user", "alice"), descriptor("path", &"a".repeat(300_000))]);
     let refused = served.call::<_, RateLimitResponse>(SHOULD_RATE_LIMIT, large).await;
     assert_eq!(refused.unwrap_err().code(), tonic::Code::OutOfRange);
@@ -28,7 +28,7 @@ async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn a_method_that_the_services_do_not_have_is_unimplemented() {
-    let served = Served::in_memory(per_user(&["9/hour"])).await;
+    let served = Served::in_memory(user_rules(&["9/hour"])).await;
     for path in [
         "/envoy.service.ratelimit.v3.RateLimitService/Other",
         "/kuadrant.service.ratelimit.v1.RateLimitService/ShouldRateLimit",
@@ -41,7 +41,7 @@ async fn a_method_that_the_services_do_not_have_is_unimplemented() {
 
 #[tokio::test]
 async fn the_health_of_the_server_and_its_services_is_what_was_set() {
-    let served = Served::in_memory(per_user(&["9/hour"])).await;
+    let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let mut client = HealthClient::new(served.channel.clone());
     for (is_healthy, expected) in [
         (None, ServingStatus::Serving),
@@ -73,7 +73,7 @@ async fn reflected(served: &Served, question: MessageRequest) -> MessageResponse
 
 #[tokio::test]
 async fn reflection_lists_the_services_and_describes_their_methods() {
-    let served = Served::in_memory(per_user(&["9/hour"])).await;
+    let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let list = MessageRequest::ListServices(String::new());
     let MessageResponse::ListServicesResponse(listed) = reflected(&served, list).await else {
         panic!("the list of services")

@@ -20,7 +20,7 @@ fn set() -> FileDescriptorSet {
 }
 
 /// Returns the messages of `messages.rs`, by their names.
-fn messages_of_source() -> BTreeMap<String, Fields> {
+fn source_messages() -> BTreeMap<String, Fields> {
     let mut messages = BTreeMap::<_, Fields>::new();
     let (mut message, mut attributes) = (None, None);
     for line in SOURCE.lines().map(str::trim) {
@@ -97,7 +97,7 @@ fn the_descriptions_have_the_fields_of_the_messages() {
     for file in set().file.iter().filter(|file| !file.package().starts_with("google.")) {
         file.message_type.iter().for_each(|message| add(&mut described, message));
     }
-    assert_eq!(described, messages_of_source());
+    assert_eq!(described, source_messages());
     assert!(described.len() >= 12, "{described:?}");
 }
 

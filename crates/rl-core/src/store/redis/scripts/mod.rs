@@ -385,7 +385,9 @@ mod tests {
 
     #[test]
     fn scripts_use_no_unpack_that_is_missing_in_lua_5_4() {
-        let of = |kind| -> ScriptShape { [LimitKind { kind, counts_requests: false }].into_iter().collect() };
+        let of = |kind| -> ScriptShape {
+            [LimitKind { kind, counts_requests: false }].into_iter().collect()
+        };
         let purposes = [Purpose::Decide, Purpose::Refund, Purpose::DecideReadable, Purpose::Parts];
         let of_shapes = Kind::ALL.into_iter().flat_map(|kind| {
             purposes.map(|purpose| Script::composed(purpose, &[of(kind)]).text().to_owned())
