@@ -40,7 +40,7 @@ fn is_complete(response: &[u8]) -> bool {
     let text = String::from_utf8_lossy(response);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    length.is_none_or(|length| body.len() >= length.parse().unwrap())
+    length.is_none_or(|length| body.len() >= length.parse::<usize>().unwrap())
 }
 
 #[tokio::test]
