@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -14,11 +13,9 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::routing::any;
 use reqwest::Client;
 use rl_tests::free_port;
+use rl_tests::web::eventually;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
-
-/// How long a program may take to start, or to notice an outage.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gateway {
@@ -142,17 +139,13 @@ impl Process {
 
     /// Waits until the process accepts connections at this port.
     async fn listens(&mut self, port: u16) {
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            let exited = self.child.try_wait().unwrap();
-            let is_late = begun.elapsed() > PATIENCE;
-            assert!(exited.is_none() && !is_late, "{exited:?}: {}", self.output());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    fn output(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        let child = Mutex::new(&mut self.child);
+        eventually(async || {
+            let exited = child.lock().unwrap().try_wait().unwrap();
+            assert!(exited.is_none(), "{exited:?}: {}", fs::read_to_string(&self.log).unwrap());
+            TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+        })
+        .await;
     }
 
     fn kill(&mut self) {
@@ -204,7 +197,7 @@ pub(super) async fn decision_server(limits: &str, redis: Option<&str>) -> Decisi
 /// A running gateway.
 pub(super) struct RunningGateway {
     kind: Gateway,
-    process: Process,
+    _process: Process,
     web: u16,
     outage: OnOutage,
 }
@@ -242,7 +235,7 @@ impl RunningGateway {
         }
         let mut process = Process::start(kind.command(folder.path(), web), folder);
         process.listens(web).await;
-        let gateway = Self { kind, process, web, outage };
+        let gateway = Self { kind, _process: process, web, outage };
         gateway.asks_the_server().await;
         gateway
     }
@@ -256,35 +249,27 @@ impl RunningGateway {
         // A client of its own, so that the counters of the test are not touched.
         let address = std::net::Ipv4Addr::new(127, 0, 0, 200);
         let client = Client::builder().local_address(Some(address.into())).build().unwrap();
-        let begun = Instant::now();
-        loop {
+        eventually(async || {
             let response = client.get(self.url("/ready")).send().await.unwrap();
             // A gateway that shows no headers answers only if it has asked.
-            let has_asked = match self.kind.shows_headers() {
+            match self.kind.shows_headers() {
                 true => response.headers().contains_key("x-rate-limit-remaining"),
                 false => response.status() == StatusCode::OK,
-            };
-            if has_asked {
-                return;
             }
-            assert!(begun.elapsed() < PATIENCE, "{:?}: {}", self.kind, self.process.output());
-        }
+        })
+        .await;
     }
 
     /// Waits until the gateway answers without the decision server, which was killed.
     pub(super) async fn notices_outage(&self, client: &Client) {
-        let begun = Instant::now();
-        loop {
+        eventually(async || {
             let status = client.get(self.url("/")).send().await.unwrap().status();
-            let is_expected = match self.outage {
+            match self.outage {
                 OnOutage::Allow => status == StatusCode::OK,
                 OnOutage::Reject => status.is_server_error(),
-            };
-            if is_expected {
-                return;
             }
-            assert!(begun.elapsed() < PATIENCE, "{:?}: {}", self.kind, self.process.output());
-        }
+        })
+        .await;
     }
 }
 

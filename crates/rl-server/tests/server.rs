@@ -273,8 +273,8 @@ async fn a_server_that_cannot_start_says_why() {
         ("rules: { all: { limits: 1/second } }\nserver: { liste: x }", "unknown field"),
         ("rules: { all: { limits: 1/second } }\nstore: nonsense", "store: Redis URL"),
         (
-            "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/second } } }",
-            "descriptor",
+            "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/fortnight } } }",
+            "1/fortnight",
         ),
     ] {
         let (server, _folder) = start(text).await;
