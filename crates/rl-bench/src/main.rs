@@ -25,7 +25,6 @@ mod pictures;
 mod redis;
 mod report;
 mod rules;
-mod server;
 mod svg;
 
 use std::error::Error;
@@ -44,7 +43,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 type Measurement = (&'static str, &'static str, fn(&mut Report) -> Result);
 
 #[rustfmt::skip]
-const MEASUREMENTS: [Measurement; 19] = [
+const MEASUREMENTS: [Measurement; 18] = [
     ("memory-others", "decisions in this process beside other limiters", memory::others),
     ("memory-space", "bytes of a subject, and allocations of a decision", memory::space),
     ("memory-algorithms", "each algorithm beside a limiter for it alone", memory::algorithms),
@@ -53,7 +52,6 @@ const MEASUREMENTS: [Measurement; 19] = [
     ("memory-growth", "the cost by the number of subjects and of limits", memory::growth),
     ("http", "a limit on axum and actix-web beside none and other limiters", http::run),
     ("rules", "requests through axum under 10, 1 000 and 10 000 rules", rules::run),
-    ("server", "Envoy's rate limit service beside limitador", server::run),
     ("redis-others", "a server beside plain commands and other limiters", redis::others),
     ("redis-shortcuts", "one hot subject, cached denials and leases", redis::shortcuts),
     ("redis-space", "bytes of a subject on a server", redis::space),

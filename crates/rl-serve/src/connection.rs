@@ -116,11 +116,8 @@ impl Connections {
     /// Waits until no request has come in time.
     ///
     /// hyper limits the time of heads and of idleness over HTTP/1 only. The bytes that tell the
-    /// version, and connections over HTTP/2, have no limit.
+    /// version, which it reads first in any case, and connections over HTTP/2, have no limit.
     async fn too_long_idle(&self, activity: &Activity) {
-        if self.protocol == Protocol::Http1 {
-            return pending().await;
-        }
         let mut seen = 0;
         loop {
             pause(self.timeouts.head).await;

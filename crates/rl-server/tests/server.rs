@@ -1,5 +1,7 @@
 //! The server on real connections: its start, and a shutdown that loses no request.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
+
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub(crate) enum Sent {
     /// The body of the response, and whether the response announces the end of the connection.
     Answered(String, bool),
     /// The connection had ended before the request was sent.
-    NotSent,
+    ConnectionEnded,
     /// The request was sent, and no complete response came.
     Lost(String),
 }
@@ -60,18 +60,18 @@ impl Connection {
         let sent = match self {
             Self::Http1(client) => match client.ready().await {
                 Ok(()) => client.try_send_request(request).await,
-                Err(_) => return Sent::NotSent,
+                Err(_) => return Sent::ConnectionEnded,
             },
             Self::Http2(client) => match client.ready().await {
                 Ok(()) => client.try_send_request(request).await,
-                Err(_) => return Sent::NotSent,
+                Err(_) => return Sent::ConnectionEnded,
             },
         };
         match sent {
             Ok(response) => read(response).await,
             // The client gives a request back that it has not sent.
             Err(mut error) => match error.take_message() {
-                Some(_) => Sent::NotSent,
+                Some(_) => Sent::ConnectionEnded,
                 None => Sent::Lost(format!("{:?}", error.error())),
             },
         }

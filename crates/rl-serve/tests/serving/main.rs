@@ -1,5 +1,7 @@
 //! The server on real connections.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
+
 mod clients;
 mod limits;
 mod shutdown;

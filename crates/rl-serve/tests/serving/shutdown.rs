@@ -33,7 +33,7 @@ async fn send_requests(
                         break;
                     }
                 }
-                Sent::NotSent => break,
+                Sent::ConnectionEnded => break,
                 Sent::Lost(error) => panic!("a request was lost: {error}"),
             }
         }
@@ -148,7 +148,7 @@ async fn connections_that_are_too_old_are_closed_without_losing_requests() {
             loop {
                 match connection.get("/").await {
                     Sent::Answered(_, false) => {}
-                    Sent::Answered(_, true) | Sent::NotSent => return,
+                    Sent::Answered(_, true) | Sent::ConnectionEnded => return,
                     Sent::Lost(error) => panic!("a request was lost: {error}"),
                 }
             }
