@@ -184,7 +184,7 @@ pub(super) async fn decision_server(limits: &str, redis: Option<&str>) -> Decisi
     let store = redis.map(|url| format!("store: {url}\n")).unwrap_or_default();
     fs::write(&file, store + limits).unwrap();
     let (http, grpc) = (free_port(), free_port());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rl-command"));
     command.arg("serve").arg(file);
     command.env("RL_LISTEN", format!("127.0.0.1:{http}"));
     command.env("RL_LISTEN_GRPC", format!("127.0.0.1:{grpc}"));
