@@ -46,10 +46,7 @@ pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subje
     let wrong = |expected: &str| Err(ApiError::invalid_value("SUBJECT_ID", id, expected));
     match realm {
         Realm::Ip => address(context, id),
-        Realm::Key => Ok(match digest(id) {
-            Some(digest) => Subject::digest(realm, digest),
-            None => Subject::new(realm, id),
-        }),
+        Realm::Key => Ok(Subject::displayed_key(id)),
         Realm::Global if id == "-" => Ok(Subject::global()),
         Realm::Unknown if id == "-" => Ok(Subject::new(realm, "")),
         Realm::Global | Realm::Unknown => wrong("-, the only subject of this realm"),
@@ -82,15 +79,6 @@ fn address(context: &Context, text: &str) -> Result<Subject, ApiError> {
         (Some(_), None) => return Err(wrong("an address: IPv4 is counted by address")),
     }
     Ok(Subject::new(Realm::Ip, &counted))
-}
-
-/// Parses 32 hexadecimal digits, the form in which ids of keys are displayed.
-fn digest(text: &str) -> Option<[u8; 16]> {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() != 32 || !text.bytes().all(is_hex) {
-        return None;
-    }
-    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
 #[cfg(test)]

@@ -197,6 +197,17 @@ impl Subject {
         Self::new(Realm::Consumer, id)
     }
 
+    /// Creates the subject of an API key from its id as it is displayed: 32 hexadecimal digits of a
+    /// keyed hash, in lower case, or any other text for a key that is not hashed.
+    #[must_use]
+    pub fn displayed_key(id: &str) -> Self {
+        let digest = u128::from_str_radix(id, 16).ok();
+        match digest.filter(|digest| format!("{digest:032x}") == id) {
+            Some(digest) => Self::digest(Realm::Key, digest.to_be_bytes()),
+            None => Self::new(Realm::Key, id),
+        }
+    }
+
     /// Creates the subject of a person.
     #[must_use]
     pub fn user(id: &str) -> Self {

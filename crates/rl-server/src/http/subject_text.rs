@@ -22,10 +22,7 @@ pub(super) fn subject(text: &str) -> Result<Subject, &'static str> {
         realm @ Realm::Unknown if is_only => Ok(Subject::new(realm, "")),
         Realm::Global | Realm::Unknown => Err("global: or unknown: without an id"),
         _ if id.is_empty() => Err("realm:id with an id that is not empty"),
-        realm @ Realm::Key => Ok(match digest(id) {
-            Some(digest) => Subject::digest(realm, digest),
-            None => Subject::new(realm, id),
-        }),
+        Realm::Key => Ok(Subject::displayed_key(id)),
         realm => Ok(Subject::new(realm, id)),
     }
 }
@@ -48,15 +45,6 @@ fn ip(id: &str) -> Result<Subject, &'static str> {
         return Err("ip: with an address, or with a network of /64 such as 2001:db8::/64");
     }
     Ok(Subject::new(Realm::Ip, &counted))
-}
-
-/// Parses 32 hexadecimal digits, the form in which ids of keys are displayed.
-fn digest(text: &str) -> Option<[u8; 16]> {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() != 32 || !text.bytes().all(is_hex) {
-        return None;
-    }
-    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
 #[cfg(test)]
