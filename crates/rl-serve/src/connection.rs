@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
 use tower_service::Service as _;
 
-use crate::http_server::{Protocol, Timeouts, pause};
+use crate::limits::{Protocol, Timeouts, pause};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 

@@ -27,6 +27,7 @@
 
 mod connection;
 mod http_server;
+mod limits;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;
@@ -34,7 +35,8 @@ mod tls;
 use axum::Router;
 use tokio::net::TcpListener;
 
-pub use http_server::{HttpServer, Timeouts};
+pub use http_server::HttpServer;
+pub use limits::Timeouts;
 pub use shutdown::Shutdown;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};

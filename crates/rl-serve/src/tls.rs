@@ -19,7 +19,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use crate::http_server::Protocol;
+use crate::limits::Protocol;
 
 /// The time between two readings of the files.
 const PAUSE: Duration = Duration::from_secs(10);

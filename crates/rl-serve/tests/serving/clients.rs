@@ -1,5 +1,6 @@
 //! Clients over HTTP/1 and HTTP/2, which know whether a request was sent.
 
+use std::error::Error;
 use std::net::SocketAddr;
 
 use axum::body::Body;
@@ -21,7 +22,8 @@ pub(crate) enum Connection {
 pub(crate) enum Sent {
     /// The body of the response, and whether the response announces the end of the connection.
     Answered(String, bool),
-    /// The connection had ended before the request was sent.
+    /// The connection had ended before the request was sent, or the server has refused it because
+    /// it stops.
     ConnectionEnded,
     /// The request was sent, and no complete response came.
     Lost(String),
@@ -72,10 +74,20 @@ impl Connection {
             // The client gives a request back that it has not sent.
             Err(mut error) => match error.take_message() {
                 Some(_) => Sent::ConnectionEnded,
+                None if is_refused(error.error()) => Sent::ConnectionEnded,
                 None => Sent::Lost(format!("{:?}", error.error())),
             },
         }
     }
+}
+
+/// Returns whether a server that stops has refused the request: it names the last request that it
+/// processes, so the client may send later ones again (RFC 9113, section 6.8).
+fn is_refused(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| {
+        error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+    })
 }
 
 async fn read(response: Response<Incoming>) -> Sent {

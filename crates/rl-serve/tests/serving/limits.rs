@@ -22,25 +22,32 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 #[tokio::test]
 async fn slow_heads_and_idle_connections_are_closed_and_hold_no_other_client() {
     let app = Router::new().route("/", get(async || "hello"));
-    let server = Running::start(app, |server| server.http2().timeouts(short_timeouts())).await;
-    let mut slow = Vec::new();
-    for count in 0..100 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let sent: &[u8] =
-            [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT", PREFACE][count % 4];
-        stream.write_all(sent).await.unwrap();
-        slow.push(stream);
+    for accepts_http2 in [false, true] {
+        let server = Running::start(app.clone(), |server| {
+            let server = if accepts_http2 { server.http2() } else { server };
+            server.timeouts(short_timeouts())
+        })
+        .await;
+        let mut slow = Vec::new();
+        for count in 0..100 {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let sent: &[u8] =
+                [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT", PREFACE]
+                    [count % 4];
+            stream.write_all(sent).await.unwrap();
+            slow.push(stream);
+        }
+        for is_http2 in [false, accepts_http2] {
+            let mut connection = Connection::open(server.address, is_http2).await.unwrap();
+            assert!(matches!(connection.get("/").await, Sent::Answered(..)));
+        }
+        for mut stream in slow {
+            let mut rest = Vec::new();
+            let ended = timeout(GIVE_UP, stream.read_to_end(&mut rest)).await;
+            assert!(ended.is_ok(), "the connection is still open");
+        }
+        server.stop().await;
     }
-    for is_http2 in [false, true] {
-        let mut connection = Connection::open(server.address, is_http2).await.unwrap();
-        assert!(matches!(connection.get("/").await, Sent::Answered(..)));
-    }
-    for mut stream in slow {
-        let mut rest = Vec::new();
-        let ended = timeout(GIVE_UP, stream.read_to_end(&mut rest)).await;
-        assert!(ended.is_ok(), "the connection is still open");
-    }
-    server.stop().await;
 }
 
 #[tokio::test]
