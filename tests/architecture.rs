@@ -505,13 +505,15 @@ fn no_dependency_is_under_the_gpl_alone() {
 }
 
 /// The crates that are published as libraries.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 8] = [
     "crates/rl-core",
     "crates/rl-tower",
     "crates/rl-actix",
     "crates/rl-records",
     "crates/rl-admin",
     "crates/rl-metrics",
+    "crates/rl-serve",
+    "crates/rl-server",
 ];
 
 #[test]

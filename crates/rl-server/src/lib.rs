@@ -14,6 +14,7 @@
 pub mod domains;
 pub mod grpc;
 pub mod http;
+mod one_or_many;
 mod permits;
 mod request;
 mod server;
@@ -22,7 +23,7 @@ mod settings;
 mod sources;
 mod store_url;
 
-pub use permits::PermitTable;
+pub use permits::{PermitTable, Unsettled};
 pub use request::{
     Descriptor, Descriptors, GatewayRequest, Phase, RuleSubject, SelectedPart, Selection,
 };

@@ -1,11 +1,11 @@
-//! Permits that clients name by an id.
+//! Permits that callers name by an id.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rl_core::Permit;
+use rl_core::{Part, Permit};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -14,87 +14,128 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Permits of requests that end in a later call, each under an id and for a limited time.
 ///
-/// A permit that is not taken in its time is refunded, as if its request had cost nothing. The same
-/// holds for all permits when the table is dropped. The ids cannot be guessed.
+/// A caller that knows the id of a permit may settle it. An id has 128 random bits, so it cannot be
+/// guessed. [`Unsettled`] says what happens to a permit that no caller takes in its time.
 ///
 /// The permits are in the memory of this process. Another instance does not know their ids, and if
 /// the process dies, the units stay charged until their windows end. With
 /// [`reservation_expires_after`](rl_core::RateLimiterBuilder::reservation_expires_after), Redis
 /// refunds them earlier.
 ///
-/// Clones share the permits.
+/// Clones share the permits. When the last one is dropped, all permits end as if they had expired.
 #[derive(Clone)]
 pub struct PermitTable {
     table: Arc<Table>,
 }
 
+/// The end of a permit that no caller has settled in its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsettled {
+    /// The charge stays, because the units may have been used. A full table ends the permit that
+    /// would expire first, to make room for another one.
+    StaysCharged,
+    /// The units are refunded, because the caller charges them again if they were used. A full
+    /// table refunds the new permit: to refund an earlier one would allow more than the limits.
+    Refunded,
+}
+
+/// A permit, and the rules whose cost its caller sets.
+#[derive(Debug)]
+pub(crate) struct HeldPermit {
+    permit: Permit,
+    sets_all: bool,
+}
+
 struct Table {
     entries: Mutex<Entries>,
-    /// Wakes the task that refunds permits, because another permit is the next to expire.
+    /// Wakes the task that ends permits, because another permit is the next to expire.
     is_earlier: Arc<Notify>,
     capacity: usize,
+    unsettled: Unsettled,
 }
 
 #[derive(Default)]
 struct Entries {
-    permits: HashMap<u128, (Permit, Instant)>,
+    permits: HashMap<u128, (HeldPermit, Instant)>,
     expiries: BTreeSet<(Instant, u128)>,
     /// Whether a task waits for the next permit to expire.
     is_watched: bool,
 }
 
 impl PermitTable {
+    /// The capacity of the default table, whose permits stay charged.
+    pub const DEFAULT_CAPACITY: usize = 100_000;
+
     /// Creates a table for at most `capacity` permits.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize, unsettled: Unsettled) -> Self {
         let (entries, is_earlier) = (Mutex::default(), Arc::default());
-        Self { table: Arc::new(Table { entries, is_earlier, capacity }) }
+        Self { table: Arc::new(Table { entries, is_earlier, capacity, unsettled }) }
     }
 
-    /// Inserts a permit for `time`, at most a year, and returns its id. If the table is full, refunds the permit
-    /// and returns `None`.
+    /// Inserts a permit for `time`, at most a year, and returns its id. Returns `None` if the table
+    /// is full and refunds permits.
     ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime with a timer, and if the system has no random numbers.
     #[must_use]
-    pub fn insert(&self, permit: Permit, time: Duration) -> Option<String> {
+    pub(crate) fn insert(&self, permit: HeldPermit, time: Duration) -> Option<String> {
+        let table = &self.table;
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the system has random numbers");
-        let (id, expiry) = (u128::from_le_bytes(bytes), Instant::now() + time.min(LONGEST));
-        let mut entries = self.table.entries();
-        if entries.permits.len() >= self.table.capacity {
+        let (id, expiry) = (u128::from_be_bytes(bytes), Instant::now() + time.min(LONGEST));
+        let mut entries = table.entries();
+        let is_full = entries.permits.len() >= table.capacity;
+        if is_full && table.unsettled == Unsettled::Refunded {
             drop(entries);
-            refund(permit);
+            table.end(permit);
             return None;
         }
+        let evicted = if is_full { entries.pop_first() } else { None };
         entries.permits.insert(id, (permit, expiry));
         entries.expiries.insert((expiry, id));
         let is_first = entries.expiries.first() == Some(&(expiry, id));
         let is_watched = std::mem::replace(&mut entries.is_watched, true);
+        // A permit is settled when it ends, which must not happen under the lock.
         drop(entries);
+        evicted.into_iter().for_each(|permit| table.end(permit));
         if !is_watched {
-            let watch = watch(Arc::downgrade(&self.table), Arc::clone(&self.table.is_earlier));
-            tokio::spawn(watch);
+            tokio::spawn(watch(Arc::downgrade(table), Arc::clone(&table.is_earlier)));
         } else if is_first {
-            self.table.is_earlier.notify_one();
+            table.is_earlier.notify_one();
         }
         Some(format!("{id:032x}"))
     }
 
     /// Removes the permit with this id, and returns it unless it has expired.
     #[must_use]
-    pub fn take(&self, id: &str) -> Option<Permit> {
-        let id = u128::from_str_radix(id, 16).ok()?;
+    pub(crate) fn take(&self, id: &str) -> Option<HeldPermit> {
+        let number = u128::from_str_radix(id, 16).ok()?;
+        if format!("{number:032x}") != id {
+            return None;
+        }
         let mut entries = self.table.entries();
-        let (permit, expiry) = entries.permits.remove(&id)?;
-        entries.expiries.remove(&(expiry, id));
+        let (permit, expiry) = entries.permits.remove(&number)?;
+        entries.expiries.remove(&(expiry, number));
         drop(entries);
         if expiry <= Instant::now() {
-            refund(permit);
+            self.table.end(permit);
             return None;
         }
         Some(permit)
+    }
+
+    /// Ends all permits, as if they had expired.
+    ///
+    /// Before a process exits, it calls this, and then
+    /// [`RateLimiter::close`](rl_core::RateLimiter::close), which waits for the settlements.
+    pub fn end_all(&self) {
+        let mut entries = self.table.entries();
+        entries.expiries.clear();
+        let all = std::mem::take(&mut entries.permits);
+        drop(entries);
+        all.into_values().for_each(|(permit, _)| self.table.end(permit));
     }
 
     /// Returns the number of permits in the table.
@@ -104,54 +145,80 @@ impl PermitTable {
     }
 }
 
+impl Default for PermitTable {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_CAPACITY, Unsettled::StaysCharged)
+    }
+}
+
+impl HeldPermit {
+    /// Creates the permit of a request. With `sets_all`, its caller sets the cost also under rules
+    /// with a cost of their own, because it has selected them.
+    pub(crate) const fn new(permit: Permit, sets_all: bool) -> Self {
+        Self { permit, sets_all }
+    }
+
+    /// Sets the final cost, and returns the permit.
+    pub(crate) fn with_cost(self, cost: u64) -> Permit {
+        if self.sets_all {
+            return self.with_cost_of_all(cost);
+        }
+        self.permit.set_cost(cost);
+        self.permit
+    }
+
+    /// Sets the final cost under all rules, and returns the permit.
+    pub(crate) fn with_cost_of_all(self, cost: u64) -> Permit {
+        (0..Part::MAX).for_each(|part| self.permit.set_part_cost(part, cost));
+        self.permit
+    }
+}
+
 impl Table {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refunds the permits that have expired, and returns the time of the next expiry.
+    /// Ends a permit that no caller has settled.
+    fn end(&self, permit: HeldPermit) {
+        match self.unsettled {
+            Unsettled::StaysCharged => drop(permit),
+            Unsettled::Refunded => drop(permit.with_cost_of_all(0)),
+        }
+    }
+
+    /// Ends the permits that have expired, and returns the time of the next expiry.
     fn expire(&self, now: Instant) -> Option<Instant> {
-        let mut entries = self.entries();
-        let mut expired = Vec::new();
-        let next = loop {
-            match entries.expiries.first() {
-                None => break None,
-                Some((expiry, _)) if *expiry > now => break Some(*expiry),
-                Some(_) => {
-                    let first = entries.expiries.pop_first();
-                    let entry = first.and_then(|(_, id)| entries.permits.remove(&id));
-                    expired.extend(entry.map(|(permit, _)| permit));
-                }
+        loop {
+            let mut entries = self.entries();
+            let next = entries.expiries.first().map(|(expiry, _)| *expiry);
+            if next.is_none_or(|expiry| expiry > now) {
+                entries.is_watched = next.is_some();
+                return next;
             }
-        };
-        entries.is_watched = next.is_some();
-        drop(entries);
-        expired.into_iter().for_each(refund);
-        next
+            let expired = entries.pop_first();
+            drop(entries);
+            expired.into_iter().for_each(|permit| self.end(permit));
+        }
+    }
+}
+
+impl Entries {
+    /// Removes the permit that expires first.
+    fn pop_first(&mut self) -> Option<HeldPermit> {
+        let (_, id) = self.expiries.pop_first()?;
+        self.permits.remove(&id).map(|(permit, _)| permit)
     }
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
-        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
-        entries.permits.drain().for_each(|(_, (permit, _))| refund(permit));
+        let permits = std::mem::take(&mut self.entries().permits);
+        permits.into_values().for_each(|(permit, _)| self.end(permit));
     }
 }
 
-/// Sets the cost under each rule of the request to `cost`.
-pub(crate) fn set_cost(permit: &Permit, cost: u64) {
-    // `Permit::set_cost` would leave rules with a cost of their own as they are.
-    for part in 0..permit.decision().parts().count() {
-        permit.set_part_cost(part, cost);
-    }
-}
-
-fn refund(permit: Permit) {
-    set_cost(&permit, 0);
-    drop(permit);
-}
-
-/// Refunds the permits that expire, until the table is empty or dropped.
+/// Ends the permits that expire, until the table is empty or dropped.
 async fn watch(table: Weak<Table>, is_earlier: Arc<Notify>) {
     loop {
         // The table is not held while the task waits, so that it can be dropped.
@@ -169,6 +236,7 @@ impl fmt::Debug for PermitTable {
         f.debug_struct("PermitTable")
             .field("permits", &self.count())
             .field("capacity", &self.table.capacity)
+            .field("unsettled", &self.table.unsettled)
             .finish()
     }
 }
@@ -187,7 +255,11 @@ mod tests {
 
     fn limiter() -> (RateLimiter, PermitTable) {
         let limiter = RateLimiter::builder().limit(Limit::per_day(100)).build().unwrap();
-        (limiter, PermitTable::new(CAPACITY))
+        (limiter, PermitTable::new(CAPACITY, Unsettled::Refunded))
+    }
+
+    async fn acquired(limiter: &RateLimiter, cost: u64) -> HeldPermit {
+        HeldPermit::new(limiter.acquire(&Subject::global(), cost).await, true)
     }
 
     /// Moves the paused clock on, and runs the tasks that are due by then.
@@ -203,12 +275,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_taken_once() {
         let (limiter, table) = limiter();
-        let permit = limiter.acquire(&Subject::global(), 40).await;
+        let permit = acquired(&limiter, 40).await;
         let id = table.insert(permit, SECOND).unwrap();
         assert_eq!((id.len(), table.count()), (32, 1));
         let permit = table.take(&id).expect("it is held");
-        set_cost(&permit, 25);
-        permit.settle().await.unwrap();
+        permit.with_cost(25).settle().await.unwrap();
         assert!(table.take(&id).is_none());
         assert!(table.take("").is_none() && table.take("no id").is_none());
         assert_eq!(used(&limiter).await, 25);
@@ -217,8 +288,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permits_that_are_not_taken_in_their_time_are_refunded() {
         let (limiter, table) = limiter();
-        let long = table.insert(limiter.acquire(&Subject::global(), 40).await, 9 * SECOND);
-        let short = table.insert(limiter.acquire(&Subject::global(), 20).await, SECOND);
+        let long = table.insert(acquired(&limiter, 40).await, 9 * SECOND);
+        let short = table.insert(acquired(&limiter, 20).await, SECOND);
         assert_eq!(used(&limiter).await, 60);
         pass(2 * SECOND).await;
         assert_eq!((used(&limiter).await, table.count()), (40, 1), "the earlier one has expired");
@@ -227,7 +298,7 @@ mod tests {
         assert_eq!((used(&limiter).await, table.count()), (0, 0));
         assert!(table.take(&long.unwrap()).is_none());
         // The task has ended with the last permit, and begins again with the next one.
-        let next = table.insert(limiter.acquire(&Subject::global(), 5).await, SECOND);
+        let next = table.insert(acquired(&limiter, 5).await, SECOND);
         assert!(next.is_some());
         pass(2 * SECOND).await;
         assert_eq!(used(&limiter).await, 0);
@@ -236,7 +307,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_not_taken_at_its_expiry_before_the_task_runs() {
         let (limiter, table) = limiter();
-        let id = table.insert(limiter.acquire(&Subject::global(), 5).await, SECOND).unwrap();
+        let id = table.insert(acquired(&limiter, 5).await, SECOND).unwrap();
         // Advancing the clock does not run other tasks.
         tokio::time::advance(SECOND).await;
         assert!(table.take(&id).is_none());
@@ -247,7 +318,7 @@ mod tests {
     async fn a_full_table_refunds_the_permit_and_a_dropped_one_refunds_all() {
         let (limiter, table) = limiter();
         for expected in [true, true, false] {
-            let permit = limiter.acquire(&Subject::global(), 10).await;
+            let permit = acquired(&limiter, 10).await;
             assert_eq!(table.insert(permit, SECOND).is_some(), expected);
         }
         assert_eq!(used(&limiter).await, 20);

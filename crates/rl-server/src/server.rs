@@ -16,7 +16,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::domains::GatewayFiles;
 use crate::grpc::{self, Health};
-use crate::http::{HeldPermits, HttpSettings, Readiness, router};
+use crate::http::{HttpSettings, Readiness, router};
+use crate::permits::PermitTable;
 use crate::service::DecisionService;
 use crate::sources::{LoadedRules, Source};
 use crate::store_url;
@@ -29,7 +30,8 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// # Shutdown
 ///
 /// 1. `/readyz` reports 503, and the health service of gRPC `NOT_SERVING`.
-/// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) both listeners stop as [`rl_serve`] describes.
+/// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) both listeners stop as
+///    [`rl_serve`] describes.
 /// 3. Permits that callers hold are settled, and leased units return to the store.
 ///
 /// # Examples
@@ -56,7 +58,7 @@ pub struct Server {
     limiter: RateLimiter,
     readiness: Readiness,
     health: Health,
-    permits: HeldPermits,
+    permits: PermitTable,
     // The files are read as long as this is held.
     _files: Option<GatewayFiles>,
 }
@@ -72,8 +74,8 @@ struct Listening {
 pub struct StartError(String);
 
 impl Server {
-    /// Starts a server with the settings of its files, which `variable` overrides: it returns the
-    /// value of an environment variable ([`Settings::with_environment`](crate::Settings::with_environment)).
+    /// Starts a server with the settings of its files. `variable` returns the values of environment
+    /// variables, which [override](crate::Settings::with_environment) settings.
     ///
     /// # Errors
     ///
@@ -89,15 +91,11 @@ impl Server {
     ) -> Result<Self, StartError> {
         let mut loaded = source.load().map_err(StartError)?;
         loaded.settings = loaded.settings.with_environment(variable);
-        let files = loaded.files.take();
-        Self::start_with(loaded, files).await
+        Self::start_with(loaded).await
     }
 
-    async fn start_with(
-        loaded: LoadedRules,
-        files: Option<GatewayFiles>,
-    ) -> Result<Self, StartError> {
-        let LoadedRules { rules, settings, .. } = loaded;
+    async fn start_with(loaded: LoadedRules) -> Result<Self, StartError> {
+        let LoadedRules { rules, settings, files } = loaded;
         let tls = settings.tls.clone().map(Tls::from_files).transpose();
         let tls = tls.map_err(|error| StartError(format!("server: tls: {error}")))?;
         // The addresses are checked before the store, so that an error shows at once.
@@ -121,7 +119,7 @@ impl Server {
         let service = DecisionService::new(
             HttpLimiter::new(limiter.clone()).headers(settings.headers.clone()),
         );
-        let (readiness, permits) = (Readiness::default(), HeldPermits::default());
+        let (readiness, permits) = (Readiness::default(), PermitTable::default());
         let app = router(
             service.clone(),
             HttpSettings {
@@ -208,7 +206,7 @@ impl Server {
         pause(self.shutdown_delay).await;
         self.shutdown.start();
         let (http, grpc) = tokio::join!(self.http.task, self.grpc.task);
-        self.permits.settle_all();
+        self.permits.end_all();
         match timeout(CLOSE, self.limiter.close()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "store not closed"),

@@ -13,6 +13,7 @@ use rl_serve::TlsFiles;
 use serde::Deserialize;
 
 use crate::http::BearerToken;
+use crate::one_or_many;
 
 /// The maximum length of a rule file, in bytes, which bounds the number of its values.
 const MAX_LEN: usize = 8 * 1024 * 1024;
@@ -110,8 +111,8 @@ impl Settings {
 pub(crate) struct SettingsText {
     #[serde(default)]
     server: Option<ServerText>,
-    #[serde(default)]
-    proxies: OneOrMany,
+    #[serde(default, with = "one_or_many")]
+    proxies: Vec<String>,
 }
 
 /// The section `server`.
@@ -122,7 +123,8 @@ struct ServerText {
     grpc: Option<String>,
     tls: Option<TlsText>,
     token: Option<String>,
-    headers: Option<OneOrMany>,
+    #[serde(deserialize_with = "one_or_many::optional")]
+    headers: Option<Vec<String>>,
     max_connections: Option<usize>,
     max_connection_age: Option<String>,
     deadline: Option<String>,
@@ -137,30 +139,6 @@ struct TlsText {
     cert: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,
-}
-
-/// A text, or a list of texts.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Default for OneOrMany {
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
-}
-
-impl OneOrMany {
-    fn iter(&self) -> impl Iterator<Item = &str> {
-        let list = match self {
-            Self::One(text) => std::slice::from_ref(text),
-            Self::Many(list) => list,
-        };
-        list.iter().map(String::as_str)
-    }
 }
 
 impl SettingsText {
@@ -189,7 +167,7 @@ impl SettingsText {
     pub(crate) fn settings(&self, file: &Path) -> Result<Settings, String> {
         let folder = file.parent().unwrap_or(Path::new(""));
         let mut settings = Settings::default();
-        let proxies: Result<Vec<_>, _> = self.proxies.iter().map(expanded).collect();
+        let proxies: Result<Vec<_>, _> = self.proxies.iter().map(|text| expanded(text)).collect();
         let proxies = proxies.map_err(in_setting("proxies"))?;
         settings.proxies = TrustedProxies::new(proxies.iter().map(String::as_str))
             .map_err(|error| format!("proxies: {error}"))?;
@@ -306,9 +284,9 @@ const FAMILIES: [(&str, HeaderFamily); 10] = [
     ("zuul", HeaderFamily::Zuul),
 ];
 
-fn headers(names: &OneOrMany) -> Result<Headers, String> {
+fn headers(names: &[String]) -> Result<Headers, String> {
     let mut headers: Option<Headers> = None;
-    for name in names.iter() {
+    for name in names {
         let found = FAMILIES.iter().find(|(known, _)| *known == name);
         let (_, family) = *found.ok_or_else(|| {
             let known: Vec<_> = FAMILIES.iter().map(|(known, _)| *known).collect();

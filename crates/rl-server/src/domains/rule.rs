@@ -5,6 +5,8 @@ use std::fmt;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+use crate::one_or_many;
+
 /// The rules of each domain by name, in the order of the file.
 pub type Domains = IndexMap<String, IndexMap<String, DomainRule>>;
 
@@ -76,35 +78,4 @@ const fn is_false(value: &bool) -> bool {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// A list that may be written as one value.
-mod one_or_many {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a text or a list of texts")]
-    enum OneOrMany {
-        One(String),
-        Many(Vec<String>),
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        values: &[String],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match values {
-            [one] => one.serialize(serializer),
-            many => many.serialize(serializer),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<String>, D::Error> {
-        Ok(match OneOrMany::deserialize(deserializer)? {
-            OneOrMany::One(one) => vec![one],
-            OneOrMany::Many(many) => many,
-        })
-    }
 }

@@ -26,6 +26,8 @@ use crate::service::{DecisionService, Reply};
 
 /// The key of the dynamic metadata that names the rules in shadow that would have denied a request.
 const SHADOW: &str = "would_deny";
+/// The header with these names. The service gets it, and not the client, who may not know the rules.
+const SHADOW_HEADER: &str = "x-rate-limit-would-deny";
 
 /// Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
 #[derive(Clone, Debug)]
@@ -178,16 +180,21 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
     let content_type = reply.denial.as_ref().and_then(|denial| denial.content_type);
     let content_type =
         content_type.map(|value| HeaderValue { key: "content-type".into(), value: value.into() });
+    let would_deny = reply.decision.as_ref().map(would_deny).unwrap_or_default();
     RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
         response_headers_to_add: headers.chain(content_type).collect(),
-        request_headers_to_add: Vec::new(),
+        request_headers_to_add: would_deny
+            .iter()
+            .take(1)
+            .map(|_| HeaderValue { key: SHADOW_HEADER.into(), value: would_deny.join(", ") })
+            .collect(),
         raw_body: reply
             .denial
             .as_ref()
             .map_or_else(Vec::new, |denial| denial.body.as_bytes().into()),
-        dynamic_metadata: reply.decision.as_ref().and_then(would_deny),
+        dynamic_metadata: (!would_deny.is_empty()).then(|| metadata(&would_deny)),
     }
 }
 
@@ -232,14 +239,14 @@ fn unit(period: Period) -> Unit {
 }
 
 /// Returns the names of the rules in shadow that would have denied the request.
-fn would_deny(decision: &Decision) -> Option<Struct> {
+fn would_deny(decision: &Decision) -> Vec<&str> {
     let rules = decision.parts().filter(|part| part.is_shadow() && part.is_over());
-    let rules = rules.filter_map(|part| part.rule());
-    let values = rules.map(|rule| Value { kind: Some(Kind::StringValue(rule.to_owned())) });
-    let values: Vec<_> = values.collect();
-    if values.is_empty() {
-        return None;
-    }
-    let list = Value { kind: Some(Kind::ListValue(ListValue { values })) };
-    Some(Struct { fields: [(SHADOW.to_owned(), list)].into() })
+    rules.filter_map(|part| part.rule()).collect()
+}
+
+/// Returns the dynamic metadata with the names of rules.
+fn metadata(rules: &[&str]) -> Struct {
+    let values = rules.iter().map(|rule| Value { kind: Some(Kind::StringValue((*rule).into())) });
+    let list = Value { kind: Some(Kind::ListValue(ListValue { values: values.collect() })) };
+    Struct { fields: [(SHADOW.to_owned(), list)].into() }
 }

@@ -43,11 +43,12 @@ use super::messages::{
     ReserveRequest, ReserveResponse,
 };
 use super::unary::{unary, unimplemented};
-use crate::permits::{PermitTable, set_cost};
+use crate::permits::{HeldPermit, PermitTable, Unsettled};
 use crate::request::{Descriptor, Descriptors, GatewayRequest, Phase};
 use crate::service::{DecisionService, Reply};
 
-/// The reservations that are held at once, unless [`KuadrantService::reservations`] says otherwise.
+/// The reservations that are held at once, unless [`KuadrantService::max_reservations`] says
+/// otherwise.
 const MAX_RESERVATIONS: usize = 65_536;
 
 /// Kuadrant's rate limit service, `kuadrant.service.ratelimit.v1.RateLimitService`.
@@ -62,14 +63,14 @@ impl KuadrantService {
     /// Creates a service that decides with `service`, and holds up to 65 536 reservations.
     #[must_use]
     pub fn new(service: DecisionService) -> Self {
-        let reservations = PermitTable::new(MAX_RESERVATIONS);
+        let reservations = PermitTable::new(MAX_RESERVATIONS, Unsettled::Refunded);
         Self { service, reservations, longest_hold: Duration::from_secs(60) }
     }
 
-    /// Sets the table of the reservations.
+    /// Sets the maximum number of reservations. Those that are held now are refunded.
     #[must_use]
-    pub fn reservations(self, reservations: PermitTable) -> Self {
-        Self { reservations, ..self }
+    pub fn max_reservations(self, max: usize) -> Self {
+        Self { reservations: PermitTable::new(max, Unsettled::Refunded), ..self }
     }
 
     /// Sets the longest time of a reservation, which is also the time of those that name none.
@@ -141,8 +142,11 @@ impl KuadrantService {
     pub async fn commit(&self, request: CommitRequest) -> Result<CommitResponse, Status> {
         let CommitRequest { domain, descriptors: list, reservation_id, actual_amount } = request;
         if let Some(permit) = self.reservations.take(&reservation_id) {
-            set_cost(&permit, actual_amount);
-            permit.settle().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            permit
+                .with_cost(actual_amount)
+                .settle()
+                .await
+                .map_err(|error| Status::unavailable(error.to_string()))?;
             return Ok(CommitResponse { reservation_released: true });
         }
         let descriptors = descriptors(domain, list, actual_amount)?;
@@ -191,7 +195,7 @@ impl KuadrantService {
             // Nothing is charged, so the commit charges the whole cost.
             return Ok(reserved(Code::Ok, String::new()));
         };
-        let id = self.reservations.insert(permit, time);
+        let id = self.reservations.insert(HeldPermit::new(permit, true), time);
         let id = id.ok_or_else(|| Status::resource_exhausted("too many reservations are held"))?;
         Ok(reserved(Code::Ok, id))
     }

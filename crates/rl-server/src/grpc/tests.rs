@@ -160,8 +160,11 @@ async fn a_rule_in_shadow_answers_ok_and_is_named_in_the_metadata() {
     let user = [descriptor(&[("user", "erin")])];
     let (code, response) = call(&service, &user).await;
     assert_eq!((code, response.dynamic_metadata), (Code::Ok, None));
+    assert_eq!(response.request_headers_to_add, []);
     let (code, response) = call(&service, &user).await;
     assert_eq!(code, Code::Ok);
+    let [header] = &*response.request_headers_to_add else { panic!("{response:?}") };
+    assert_eq!((&*header.key, &*header.value), ("x-rate-limit-would-deny", "edge.trial"));
     let metadata = format!("{:?}", response.dynamic_metadata.unwrap());
     assert!(metadata.contains("edge.trial"), "{metadata}");
 }

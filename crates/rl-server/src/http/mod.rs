@@ -34,7 +34,6 @@ mod decide;
 mod envoy_json;
 mod gateway_call;
 mod health;
-mod held_permits;
 mod json_body;
 mod problem;
 mod settings;
@@ -46,7 +45,10 @@ mod v1;
 
 use std::sync::Arc;
 
+use axum::extract::State;
+use axum::http::header;
 use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
 use axum::routing::{any, get};
 use axum::{Json, Router};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -55,7 +57,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use access::{require_caller, require_gateway_or_caller};
-pub use held_permits::HeldPermits;
 use problem::Problem;
 use settings::HttpState;
 pub use settings::{BearerToken, HttpSettings, InvalidBearerToken, Readiness};
@@ -88,7 +89,6 @@ use crate::service::DecisionService;
 /// # Ok(()) }
 /// ```
 pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
-    let metrics = rl_metrics::axum::handler(&settings.metrics);
     let state = Arc::new(HttpState::new(service, settings));
     let calls = OpenApiRouter::new()
         .routes(routes!(v1::check))
@@ -117,11 +117,23 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
         .route("/authz", any(decide::under_authz))
         .route("/authz/", any(decide::under_authz))
         .route("/authz/{*path}", any(decide::under_authz))
-        .route("/metrics", metrics)
+        .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
         .fallback(async || Problem::no_such_path())
         .method_not_allowed_fallback(async || Problem::no_such_method())
         .with_state(state)
+}
+
+/// Returns the counts of the limiter, and the count of the server itself.
+async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
+    const NAME: &str = "rl_server_unknown_domain_requests_total";
+    let mut text = state.settings.metrics.render();
+    text.push_str(&format!(
+        "# HELP {NAME} Requests with descriptors of a domain that has no rules.\n\
+         # TYPE {NAME} counter\n{NAME} {}\n",
+        state.service.unknown_domains()
+    ));
+    ([(header::CONTENT_TYPE, rl_metrics::CONTENT_TYPE)], text)
 }
 
 fn about() -> OpenApi {

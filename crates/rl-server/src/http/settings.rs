@@ -8,8 +8,8 @@ use rl_core::client_ip::TrustedProxies;
 use rl_metrics::Metrics;
 use subtle::ConstantTimeEq;
 
-use super::held_permits::HeldPermits;
 use super::store_check::StoreCheck;
+use crate::permits::PermitTable;
 use crate::service::DecisionService;
 
 /// The settings of the [`router`](super::router).
@@ -25,8 +25,9 @@ pub struct HttpSettings {
     pub metrics: Metrics,
     /// Whether `/readyz` may report that the server is ready.
     pub readiness: Readiness,
-    /// The permits that callers of `/v1/acquire` hold.
-    pub permits: HeldPermits,
+    /// The permits that callers of `/v1/acquire` hold. Those of the default stay charged if they
+    /// expire, because the server cannot know which of the units were used.
+    pub permits: PermitTable,
 }
 
 /// A token that callers send as `Authorization: Bearer TOKEN`.

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use rl_core::Permit;
 use rl_core::store::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,10 +15,10 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::check_answer::CheckAnswer;
 use super::check_input::{AcquireInput, CheckInput, check_cost};
-use super::held_permits::{HeldPermit, PermitId};
 use super::json_body;
 use super::problem::Problem;
 use super::settings::HttpState;
+use crate::permits::HeldPermit;
 use crate::request::Selection;
 
 /// Decides, and charges the cost if it is allowed
@@ -86,9 +87,9 @@ pub(super) async fn acquire(
     let request = input.into_request(state.service.limiter())?;
     let mut reply = state.service.acquire(&request).await;
     let names_rules = matches!(request.selection, Selection::Rules(_));
-    let permit = reply.permit.take().map(|permit| {
+    let permit = reply.permit.take().and_then(|permit| {
         let permit = HeldPermit::new(permit, names_rules);
-        state.settings.permits.hold(permit, Duration::from_secs(ttl)).to_string()
+        state.settings.permits.insert(permit, Duration::from_secs(ttl))
     });
     let expires_in = permit.is_some().then_some(ttl);
     Ok(AcquireAnswer { decision: CheckAnswer::new(&reply), permit, expires_in })
@@ -111,9 +112,7 @@ pub(super) async fn settle(
 ) -> Result<Json<SettleAnswer>, Problem> {
     let SettleInput { permit, cost } = read(request).await?;
     check_cost("cost", Some(cost))?;
-    let permit = take(&state, &permit)?;
-    permit.set_cost(cost);
-    finish(permit).await
+    finish(take(&state, &permit)?.with_cost(cost)).await
 }
 
 /// Refunds a permit under all rules
@@ -129,9 +128,7 @@ pub(super) async fn refund(
     request: Request,
 ) -> Result<Json<SettleAnswer>, Problem> {
     let RefundInput { permit } = read(request).await?;
-    let permit = take(&state, &permit)?;
-    permit.set_cost_of_all(0);
-    finish(permit).await
+    finish(take(&state, &permit)?.with_cost_of_all(0)).await
 }
 
 /// The error responses of all calls, for the OpenAPI document.
@@ -210,15 +207,14 @@ async fn decide(state: &HttpState, request: Request, mode: Mode) -> Result<Check
 }
 
 fn take(state: &HttpState, id: &str) -> Result<HeldPermit, Problem> {
-    let permit = PermitId::parse(id).and_then(|id| state.settings.permits.take(id));
+    let permit = state.settings.permits.take(id);
     // The message does not repeat the id, which lets anyone settle the permit.
     permit.ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "permit: there is none of this id, or it has expired")
     })
 }
 
-async fn finish(permit: HeldPermit) -> Result<Json<SettleAnswer>, Problem> {
-    let permit = permit.into_permit();
+async fn finish(permit: Permit) -> Result<Json<SettleAnswer>, Problem> {
     let charged = permit.cost().units();
     match permit.settle().await {
         Ok(()) => Ok(Json(SettleAnswer { charged })),

@@ -11,7 +11,6 @@ use crate::grpc::KuadrantService;
 use crate::grpc::messages::{
     Code, CommitRequest, RateLimitDescriptor, RateLimitRequest, ReserveRequest, ReserveResponse,
 };
-use crate::permits::PermitTable;
 
 const HOLD: Duration = Duration::from_secs(30);
 
@@ -172,7 +171,7 @@ async fn a_reservation_of_nothing_is_denied_if_no_unit_is_left() {
 
 #[tokio::test]
 async fn a_reservation_that_the_table_cannot_hold_is_refunded() {
-    let service = tokens(&["100/hour"]).reservations(PermitTable::new(1));
+    let service = tokens(&["100/hour"]).max_reservations(1);
     let first = reserve(&service, 10, HOLD).await;
     let (domain, ttl) = ("edge".into(), None);
     let second = ReserveRequest { domain, descriptors: alice(), amount: 10, ttl };

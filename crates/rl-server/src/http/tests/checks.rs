@@ -243,6 +243,14 @@ async fn operators_see_the_state_and_the_counts_without_a_token() {
     let metrics = get("/metrics").await;
     let line = "rl_decisions_total{limiter=\"default\",origin=\"store\",outcome=\"allowed\"} 1";
     assert!(metrics.body.contains(line), "{}", metrics.body);
+    let unknown =
+        r#"{"domain": "other", "descriptors": [{"entries": [{"key": "a", "value": "b"}]}]}"#;
+    let of_json = [("content-type", "application/json")];
+    let answer = call(&app, GATEWAY, "POST /json", &of_json, unknown).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let metrics = get("/metrics").await;
+    let line = "rl_server_unknown_domain_requests_total 1\n";
+    assert!(metrics.body.ends_with(line), "{}", metrics.body);
 
     let failing = limiter(RULES).store(FailingStore).build().unwrap();
     let failing = app_of(&failing, with_token());

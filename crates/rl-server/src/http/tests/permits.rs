@@ -8,7 +8,8 @@ use rl_core::RateLimiter;
 use serde_json::{Value, json};
 
 use super::call::{app_of, limiter, post, settings};
-use crate::http::{HeldPermits, HttpSettings};
+use crate::http::HttpSettings;
+use crate::permits::{PermitTable, Unsettled};
 
 const RULES: &str = "
 rules:
@@ -17,8 +18,8 @@ rules:
   export: { match: { path: /export }, per: identified, limits: [60/hour], cost: 20 }
 ";
 
-fn app(max: usize) -> (Router, HeldPermits, RateLimiter) {
-    let permits = HeldPermits::new(max);
+fn app(max: usize) -> (Router, PermitTable, RateLimiter) {
+    let permits = PermitTable::new(max, Unsettled::StaysCharged);
     let limiter = limiter(RULES).build().unwrap();
     let settings = HttpSettings { permits: permits.clone(), ..settings() };
     (app_of(&limiter, settings), permits, limiter)
@@ -61,7 +62,7 @@ async fn settling_sets_the_final_cost_and_a_second_time_finds_nothing() {
         assert_eq!(settle(&app, &id, 0).await.0, 404);
         assert_eq!(remaining(&app).await, left);
     }
-    assert!(permits.is_empty());
+    assert_eq!(permits.count(), 0);
     let denied = post(&app, "/v1/acquire", &tokens(1, "")).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
     let denied = denied.json();
@@ -99,14 +100,14 @@ async fn a_permit_that_expires_leaves_the_charge_and_frees_its_place() {
     let id = acquire(&app, slow).await;
     let other = acquire(&app, &tokens(9, "")).await;
     tokio::time::advance(Duration::from_secs(29)).await;
-    assert_eq!(permits.len(), 2);
+    assert_eq!(permits.count(), 2);
     assert_eq!(post(&app, "/v1/acquire", slow).await.status, StatusCode::TOO_MANY_REQUESTS);
     tokio::time::advance(Duration::from_secs(2)).await;
     // The task that removes it runs now, because its time has come.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(permits.len(), 1);
+    assert_eq!(permits.count(), 1);
     assert_eq!(settle(&app, &id, 0).await.0, 404);
     assert_eq!(remaining(&app).await, 90);
     acquire(&app, slow).await;
@@ -120,7 +121,7 @@ async fn if_too_many_permits_are_held_the_first_to_expire_makes_room() {
     let long = acquire(&app, &tokens(1, r#", "ttl": 3600"#)).await;
     let short = acquire(&app, &tokens(1, r#", "ttl": 5"#)).await;
     let third = acquire(&app, &tokens(1, "")).await;
-    assert_eq!(permits.len(), 2);
+    assert_eq!(permits.count(), 2);
     for (id, expected) in [(short, 404), (long, 200), (third, 200)] {
         assert_eq!(settle(&app, &id, 0).await.0, expected);
     }
@@ -133,9 +134,9 @@ async fn at_shutdown_what_is_held_is_settled_as_charged() {
     let (app, permits, limiter) = app(10);
     let slow = r#"{"request": {"path": "/slow", "consumer": "abc"}}"#;
     let id = acquire(&app, slow).await;
-    permits.settle_all();
+    permits.end_all();
     limiter.close().await.unwrap();
-    assert!(permits.is_empty());
+    assert_eq!(permits.count(), 0);
     assert_eq!(settle(&app, &id, 0).await.0, 404);
     assert_eq!(remaining(&app).await, 99);
     acquire(&app, slow).await;

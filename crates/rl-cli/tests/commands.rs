@@ -1,0 +1,97 @@
+//! The command as a process: its output and its exit status.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const RULES: &str = "rules: { clients: { per: address, limits: 2/minute } }\n";
+
+const ENVOY: &str = "\
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+";
+
+fn rl(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
+    command.env_clear().args(arguments);
+    command
+}
+
+/// Runs a command, and returns its exit status, stdout and stderr.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = rl(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_valid_file_is_confirmed_and_errors_have_one_line_and_status_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let valid = write(folder.path(), "valid.yaml", RULES);
+    assert_eq!(run(&["check", &valid]), (0, format!("{valid}: valid\n"), String::new()));
+    let wrong = write(folder.path(), "wrong.yaml", "rules: { all: { limits: x } }");
+    for command in ["check", "serve"] {
+        let (status, stdout, stderr) = run(&[command, &wrong]);
+        assert_eq!((status, &*stdout), (1, ""), "{command}");
+        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains("wrong.yaml:1:"), "{stderr}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_reported_with_status_2() {
+    for arguments in [
+        &[][..],
+        &["serve"],
+        &["serve", "a", "--envoy", "b"],
+        &["chek", "a"],
+        &["import", "x", "y"],
+    ] {
+        let (status, stdout, stderr) = run(arguments);
+        assert_eq!((status, &*stdout), (2, ""), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_imported_file_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = write(folder.path(), "envoy.yaml", ENVOY);
+    let (status, rules, _) = run(&["import", "envoy", &envoy]);
+    assert_eq!(status, 0);
+    assert!(rules.contains("3/minute"), "{rules}");
+    let imported = write(folder.path(), "imported.yaml", &rules);
+    assert_eq!(run(&["check", &imported]).0, 0);
+}
+
+#[test]
+fn a_server_prints_its_addresses_and_ends_with_status_0_at_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = write(folder.path(), "limits.yaml", RULES);
+    let envoy = write(folder.path(), "envoy.yaml", ENVOY);
+    for arguments in [&["serve", &*rules][..], &["serve", "--envoy", &envoy]] {
+        let mut command = rl(arguments);
+        command.env("RL_LISTEN", "127.0.0.1:0").env("RL_LISTEN_GRPC", "127.0.0.1:0");
+        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let mut line = || lines.next().expect("a line").unwrap();
+        let http = line().strip_prefix("listening on ").unwrap().to_owned();
+        assert!(line().ends_with(" for gRPC"));
+        assert_eq!(run(&["health", &http]).0, 0);
+        let sent = Command::new("kill").args(["-s", "TERM", &server.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+        let (status, _, stderr) = run(&["health", &http]);
+        assert!(status == 1 && stderr.contains("Connection refused"), "{stderr}");
+    }
+}
