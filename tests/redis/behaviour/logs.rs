@@ -12,7 +12,7 @@ use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, LimitSet, Policy, RedisStore, RetryAfter, StoreError, Subject,
 };
-use rl_tests::{Bystander, RedisServer};
+use rl_tests::{Bystander, Engine, RedisServer};
 
 use super::PATIENCE;
 
@@ -226,7 +226,7 @@ async fn the_entries_of_a_short_log_are_in_the_packed_state() {
 /// Makes ten thousand requests. Compares the memory of their log with that of a sorted set, and
 /// counts the commands of further requests.
 #[tokio::test]
-async fn ten_thousand_entries_take_a_quarter_of_a_sorted_set_and_few_are_read() {
+async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     const CALLS: u64 = 10_000;
 
     let mut logs = Logs::under(&["10000/hour:sliding-log"]).await;
@@ -244,8 +244,9 @@ async fn ten_thousand_entries_take_a_quarter_of_a_sorted_set_and_few_are_read() 
     let of_set: u64 = logs.operator.query("MEMORY USAGE set SAMPLES 0").await;
     let of_ring: u64 = logs.operator.query(&format!("MEMORY USAGE {log_key} SAMPLES 0")).await;
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
-    // It is less than a fifth on Redis, but Valkey 9 stores short strings in less memory.
-    assert!(of_ring * 4 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
+    // Valkey 9 stores the short strings of a sorted set in less memory than Redis.
+    let part = if Engine::of_program().name == "Valkey" { 4 } else { 5 };
+    assert!(of_ring * part <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
     // Five entries expire after the denial, so the next request is allowed.
     let before = logs.operator.calls().await;

@@ -252,18 +252,16 @@ impl HttpLimiter {
         mode: Mode,
     ) -> MaybeReady<Decision> {
         let settings = &*self.settings;
-        if mode == Mode::Check {
-            return self.decide(request, context);
-        }
-        if let Some(parts) = &context.parts {
-            return settings.limiter.decide_rules(parts, mode, OverLimit::Reject, false);
-        }
-        let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        let request = settings.limiter.request(&context.subject).cost(cost);
-        match mode {
-            Mode::Check | Mode::CheckUpTo => request.check_up_to(),
-            Mode::Peek => request.peek(),
-            Mode::Charge => request.charge(),
+        let cost = || settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        let of_subject = || settings.limiter.request(&context.subject).cost(cost());
+        match (mode, &context.parts) {
+            (Mode::Check, _) => self.decide(request, context),
+            (mode, Some(parts)) => {
+                settings.limiter.decide_rules(parts, mode, OverLimit::Reject, false)
+            }
+            (Mode::CheckUpTo, None) => of_subject().check_up_to(),
+            (Mode::Peek, None) => of_subject().peek(),
+            (Mode::Charge, None) => of_subject().charge(),
         }
     }
 
