@@ -28,22 +28,22 @@
 //! # Files of other services
 //!
 //! ```text
-//! envoy.rs: *.yaml of a folder ──┐
-//! limitador.rs: limits.yaml ─────┼─► Domains ─► compile.rs ─► rl_core::rules::Rules
-//! section.rs: `domains:` ────────┘      │
-//!                                       └─► import.rs: a rule file
+//! envoy_files.rs: *.yaml of a folder ──┐
+//! limitador_file.rs: limits.yaml ──────┼─► Domains ─► compile.rs ─► rl_core::rules::Rules
+//! section.rs: `domains:` ──────────────┘      │
+//!                                             └─► rule_file.rs: the text of a rule file
 //! ```
 //!
 //! [`GatewayFiles`] follows the files of the other services while the server runs.
 
 mod compile;
-mod envoy;
+mod envoy_files;
 mod expression;
-mod import;
+mod gateway_files;
 mod imported;
-mod limitador;
-mod live;
+mod limitador_file;
 mod rule;
+mod rule_file;
 mod section;
 mod selector;
 #[cfg(test)]
@@ -52,8 +52,8 @@ mod tree;
 mod yaml;
 
 pub use compile::compile;
-pub use import::to_rule_file;
+pub use gateway_files::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use imported::Imported;
-pub use live::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use rule::{Charge, DomainRule, Domains, InvalidDomainRule};
+pub use rule_file::to_rule_file;
 pub use section::read_sections;

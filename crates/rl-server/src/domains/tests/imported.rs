@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::{Imported, envoy, envoy_error, limitador, text};
-use crate::domains::envoy as envoy_files;
-use crate::domains::import::to_rule_file;
+use crate::domains::envoy_files;
 use crate::domains::rule::DomainRule;
+use crate::domains::rule_file::to_rule_file;
 use crate::domains::section::read_domains;
 
 const EXAMPLE: &str = "

@@ -16,7 +16,7 @@ use rl_core::{MemoryStore, RateLimiter};
 use super::compile::compile;
 use super::imported::{Imported, NamedText};
 use super::rule::Domains;
-use super::{envoy, limitador};
+use super::{envoy_files, limitador_file};
 use crate::grpc::EnvoyService;
 use crate::grpc::messages::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -80,17 +80,17 @@ fn text(name: &str, text: &str) -> NamedText {
 }
 
 fn envoy(file: &str) -> Imported {
-    envoy::read(&[text("edge.yaml", file)], false).unwrap()
+    envoy_files::read(&[text("edge.yaml", file)], false).unwrap()
 }
 
 fn envoy_error(file: &str) -> String {
-    envoy::read(&[text("edge.yaml", file)], false).unwrap_err()
+    envoy_files::read(&[text("edge.yaml", file)], false).unwrap_err()
 }
 
 fn limitador(file: &str) -> Imported {
-    limitador::read(&text("limits.yaml", file)).unwrap()
+    limitador_file::read(&text("limits.yaml", file)).unwrap()
 }
 
 fn limitador_error(file: &str) -> String {
-    limitador::read(&text("limits.yaml", file)).unwrap_err()
+    limitador_file::read(&text("limits.yaml", file)).unwrap_err()
 }

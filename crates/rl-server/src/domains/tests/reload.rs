@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Server;
-use crate::domains::live::{GatewayFiles, GatewayFilesStatus, GatewaySource};
+use crate::domains::gateway_files::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -15,7 +15,7 @@ use rl_core::rules::{LiveRules, Rules};
 use super::compile::{compile, fnv};
 use super::imported::{Imported, NamedText};
 use super::yaml::MAX_LEN;
-use super::{envoy, limitador};
+use super::{envoy_files, limitador_file};
 
 /// The time between two readings that have to agree.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -53,8 +53,8 @@ impl GatewaySource {
 
     fn parse(&self, texts: &[NamedText]) -> Result<Imported, String> {
         match (self, texts) {
-            (Self::Envoy { merge, .. }, texts) => envoy::read(texts, *merge),
-            (Self::Limitador { .. }, [text]) => limitador::read(text),
+            (Self::Envoy { merge, .. }, texts) => envoy_files::read(texts, *merge),
+            (Self::Limitador { .. }, [text]) => limitador_file::read(text),
             (Self::Limitador { path }, _) => Err(format!("{}: expected a file", path.display())),
         }
     }
