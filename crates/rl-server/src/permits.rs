@@ -49,7 +49,7 @@ pub(crate) struct HeldPermit {
 struct Table {
     entries: Mutex<Entries>,
     /// Wakes the task that ends permits, because another permit is the next to expire.
-    is_earlier: Arc<Notify>,
+    expiry_changed: Arc<Notify>,
     capacity: usize,
     unsettled: Unsettled,
 }
@@ -69,8 +69,8 @@ impl PermitTable {
     /// Creates a table for at most `capacity` permits.
     #[must_use]
     pub fn new(capacity: usize, unsettled: Unsettled) -> Self {
-        let (entries, is_earlier) = (Mutex::default(), Arc::default());
-        Self { table: Arc::new(Table { entries, is_earlier, capacity, unsettled }) }
+        let (entries, expiry_changed) = (Mutex::default(), Arc::default());
+        Self { table: Arc::new(Table { entries, expiry_changed, capacity, unsettled }) }
     }
 
     /// Inserts a permit for `time`, at most a year, and returns its id. Returns `None` if the table
@@ -101,9 +101,9 @@ impl PermitTable {
         drop(entries);
         evicted.into_iter().for_each(|permit| table.end(permit));
         if !is_watched {
-            tokio::spawn(watch(Arc::downgrade(table), Arc::clone(&table.is_earlier)));
+            tokio::spawn(watch(Arc::downgrade(table), Arc::clone(&table.expiry_changed)));
         } else if is_first {
-            table.is_earlier.notify_one();
+            table.expiry_changed.notify_one();
         }
         Some(format!("{id:032x}"))
     }
@@ -219,14 +219,14 @@ impl Drop for Table {
 }
 
 /// Ends the permits that expire, until the table is empty or dropped.
-async fn watch(table: Weak<Table>, is_earlier: Arc<Notify>) {
+async fn watch(table: Weak<Table>, expiry_changed: Arc<Notify>) {
     loop {
         // The table is not held while the task waits, so that it can be dropped.
         let next = table.upgrade().and_then(|table| table.expire(Instant::now()));
         let Some(next) = next else { return };
         tokio::select! {
             () = sleep_until(next) => {}
-            () = is_earlier.notified() => {}
+            () = expiry_changed.notified() => {}
         }
     }
 }

@@ -124,7 +124,7 @@ impl GatewayRequest {
     /// the address, `method`, `path` and `host` (or `:method`, `:path`, `:authority`) are what they
     /// say, and any other key is the name of a header.
     #[must_use]
-    pub fn of_descriptors(descriptors: Descriptors) -> Self {
+    pub fn with_descriptors(descriptors: Descriptors) -> Self {
         let mut request = Self::default();
         for (key, value) in descriptors.list.iter().flat_map(|descriptor| &descriptor.entries) {
             request.describe(key, value);
@@ -145,7 +145,7 @@ impl GatewayRequest {
     /// Creates a request with the same descriptors, of which those of `phase` are decided. It is not
     /// described otherwise.
     #[must_use]
-    pub fn with_phase(&self, phase: Phase) -> Option<Self> {
+    pub fn only_descriptors(&self, phase: Phase) -> Option<Self> {
         let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
         let selection = Selection::Descriptors(descriptors.clone(), phase);
         Some(Self { selection, ..Self::default() })

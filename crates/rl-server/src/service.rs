@@ -17,9 +17,9 @@ use crate::request::{Counted, GatewayRequest, Phase, SelectedPart};
 pub struct DecisionService {
     limiter: HttpLimiter,
     // Descriptors need not have the keys of all rules.
-    of_descriptors: HttpLimiter,
-    // As `of_descriptors`, for requests whose cost is set later.
-    holding: HttpLimiter,
+    descriptor_limiter: HttpLimiter,
+    // As `descriptor_limiter`, for requests whose cost is set later.
+    permit_limiter: HttpLimiter,
     unknown_domains: Arc<AtomicU64>,
 }
 
@@ -51,9 +51,9 @@ impl DecisionService {
     #[must_use]
     pub fn new(limiter: HttpLimiter) -> Self {
         let limiter = limiter.expose_decision();
-        let of_descriptors = limiter.clone().on_missing_key(MissingKey::Allow);
-        let holding = of_descriptors.clone().metered();
-        Self { limiter, of_descriptors, holding, unknown_domains: Arc::default() }
+        let descriptor_limiter = limiter.clone().on_missing_key(MissingKey::Allow);
+        let permit_limiter = descriptor_limiter.clone().metered();
+        Self { limiter, descriptor_limiter, permit_limiter, unknown_domains: Arc::default() }
     }
 
     /// Returns the limiter that decides.
@@ -88,7 +88,7 @@ impl DecisionService {
     /// even beyond their limits, because its units have already been used. A descriptor with a cost
     /// of 0 denies the request if one of its limits has no unit left.
     pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
-        let admitted = self.admit(&self.of_descriptors, request);
+        let admitted = self.admit(&self.descriptor_limiter, request);
         let selected = request.selected();
         if !selected.iter().any(|part| part.counted == Counted::Later) {
             return admitted.decide(request, mode).await;
@@ -103,7 +103,7 @@ impl DecisionService {
     /// Decides a request with descriptors in one step, and returns a permit with which its cost can
     /// be set later.
     pub async fn acquire_descriptors(&self, request: &GatewayRequest) -> Reply {
-        self.admit(&self.holding, request).decide(request, Mode::Check).await
+        self.admit(&self.permit_limiter, request).decide(request, Mode::Check).await
     }
 
     /// Examines a request with descriptors.
@@ -125,8 +125,8 @@ impl DecisionService {
         let asked = costs.contains(&0).then_some((Phase::Ask, Mode::Peek));
         let mut reply = Reply::default();
         for (phase, mode) in charged.into_iter().chain(asked) {
-            let Some(request) = request.with_phase(phase) else { continue };
-            reply = Admitted::new(&self.of_descriptors, &request).decide(&request, mode).await;
+            let Some(request) = request.only_descriptors(phase) else { continue };
+            reply = Admitted::new(&self.descriptor_limiter, &request).decide(&request, mode).await;
             if !reply.is_allowed() {
                 break;
             }

@@ -67,7 +67,7 @@ pub(super) struct Conditional {
 }
 
 /// A rule that counts a request.
-struct Hit<'a> {
+struct MatchedRule<'a> {
     /// The position of the descriptor.
     descriptor: usize,
     rule: &'a SelectableRule,
@@ -157,7 +157,9 @@ impl Selector {
         let Some(domain) = self.domains.get(&*descriptors.domain) else {
             return request.record_unknown_domain();
         };
-        for Hit { descriptor, rule, subject, cost, limit } in self.hits(domain, descriptors) {
+        for MatchedRule { descriptor, rule, subject, cost, limit } in
+            self.matched_rules(domain, descriptors)
+        {
             let counted = match (rule.place, rule.charge, phase) {
                 (None, ..) => Counted::Unlimited,
                 (_, Charge::After, Phase::Before) => Counted::Later,
@@ -185,7 +187,11 @@ impl Selector {
 
     /// Returns the rules of a request: those of its descriptors, and then those whose conditions it
     /// satisfies.
-    fn hits<'a>(&self, domain: &'a DomainSelector, descriptors: &Descriptors) -> Vec<Hit<'a>> {
+    fn matched_rules<'a>(
+        &self,
+        domain: &'a DomainSelector,
+        descriptors: &Descriptors,
+    ) -> Vec<MatchedRule<'a>> {
         let list = &descriptors.list;
         let found: Vec<_> = list.iter().map(|one| domain.tree.find(&one.entries)).collect();
         let satisfied = domain.satisfied(&self.realm, list);
@@ -193,7 +199,7 @@ impl Selector {
         let all: Vec<usize> = all.chain(satisfied.iter().map(|(rule, _)| *rule)).collect();
         let is_replaced =
             |place: usize| all.iter().any(|other| domain.rules[*other].replaces.contains(&place));
-        let mut hits = Vec::with_capacity(all.len());
+        let mut matched = Vec::with_capacity(all.len());
         for (position, (descriptor, found)) in list.iter().zip(&found).enumerate() {
             let (rule, found) = match (found, descriptor.limit, &domain.overridden) {
                 (Some(found), ..) if is_replaced(found.rule) => continue,
@@ -202,7 +208,7 @@ impl Selector {
                 (_, Some(_), Some(overridden)) => (overridden, None),
                 _ => continue,
             };
-            hits.push(Hit {
+            matched.push(MatchedRule {
                 descriptor: position,
                 rule,
                 subject: self.subject(descriptor, found),
@@ -211,7 +217,7 @@ impl Selector {
             });
         }
         let satisfied = satisfied.into_iter().filter(|(rule, _)| !is_replaced(*rule));
-        hits.extend(satisfied.map(|(rule, subject)| Hit {
+        matched.extend(satisfied.map(|(rule, subject)| MatchedRule {
             // The statuses of a response have no place for rules of the whole request.
             descriptor: 0,
             rule: &domain.rules[rule],
@@ -219,7 +225,7 @@ impl Selector {
             cost: descriptors.hits,
             limit: None,
         }));
-        hits
+        matched
     }
 
     /// Returns the subject of a descriptor: the values that its rule does not name.

@@ -50,7 +50,7 @@ impl EnvoyService {
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
         let count = request.descriptors.len();
-        let request = GatewayRequest::of_descriptors(request.try_into()?);
+        let request = GatewayRequest::with_descriptors(request.try_into()?);
         let reply = self.0.decide_descriptors(&request, Mode::Check).await;
         Ok(response(&reply, count))
     }
@@ -158,7 +158,7 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         let governing = part.limits().filter(|limit| !limit.limit().is_shadow());
         let governing =
             governing.min_by_key(|limit| (std::cmp::Reverse(limit.is_over()), limit.remaining()));
-        let found = status_of(governing, is_over);
+        let found = descriptor_status(governing, is_over);
         // Several rules may count one descriptor; the most restrictive one shows.
         let order = |one: &DescriptorStatus| (one.code() != Code::OverLimit, one.limit_remaining);
         if status.current_limit.is_none() || order(&found) < order(status) {
@@ -171,7 +171,7 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         let governing = reply.decision.as_ref();
         let governing = governing.and_then(|one| one.governing(GoverningLimit::default()));
         if let Some(first) = statuses.first_mut() {
-            *first = status_of(governing, true);
+            *first = descriptor_status(governing, true);
         }
     }
     let headers = reply.headers.iter();
@@ -199,7 +199,7 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
 }
 
 /// Returns the status of a descriptor whose most restrictive limit is `governing`.
-fn status_of(governing: Option<LimitStatus<'_>>, is_over: bool) -> DescriptorStatus {
+fn descriptor_status(governing: Option<LimitStatus<'_>>, is_over: bool) -> DescriptorStatus {
     let code = if is_over { Code::OverLimit } else { Code::Ok };
     let Some(governing) = governing else {
         return DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };

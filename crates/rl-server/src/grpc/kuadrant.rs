@@ -96,7 +96,7 @@ impl KuadrantService {
         for hits in descriptors.list.iter_mut().filter_map(|one| one.hits.as_mut()) {
             *hits = (*hits).max(1);
         }
-        let request = GatewayRequest::of_descriptors(descriptors).in_phase(Phase::All);
+        let request = GatewayRequest::with_descriptors(descriptors).in_phase(Phase::All);
         let reply = self.service.decide_descriptors(&request, Mode::Peek).await;
         Ok(response(&reply, count))
     }
@@ -157,7 +157,7 @@ impl KuadrantService {
     }
 
     async fn charge(&self, descriptors: Descriptors) -> Result<Reply, Status> {
-        let request = GatewayRequest::of_descriptors(descriptors).in_phase(Phase::All);
+        let request = GatewayRequest::with_descriptors(descriptors).in_phase(Phase::All);
         let reply = self.service.decide_descriptors(&request, Mode::Charge).await;
         // The limits deny no charge, so this is a failure, whatever the failure policy allows.
         match reply.decision.as_ref().map(Decision::origin) {
@@ -178,12 +178,12 @@ impl KuadrantService {
     ) -> Result<ReserveResponse, Status> {
         if descriptors.hits == 0 {
             let least = Descriptors { hits: 1, ..descriptors.clone() };
-            let request = GatewayRequest::of_descriptors(least).in_phase(Phase::All);
+            let request = GatewayRequest::with_descriptors(least).in_phase(Phase::All);
             if !self.service.decide_descriptors(&request, Mode::Peek).await.is_allowed() {
                 return Ok(reserved(Code::OverLimit, String::new()));
             }
         }
-        let request = GatewayRequest::of_descriptors(descriptors).in_phase(Phase::Hold);
+        let request = GatewayRequest::with_descriptors(descriptors).in_phase(Phase::Hold);
         let reply = self.service.acquire_descriptors(&request).await;
         if !reply.is_allowed() {
             return Ok(reserved(Code::OverLimit, String::new()));

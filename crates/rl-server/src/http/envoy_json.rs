@@ -61,7 +61,7 @@ pub(super) async fn decide_json(
     let count = request.descriptors.len();
     let descriptors = Descriptors::try_from(request)
         .map_err(|status| Problem::invalid("descriptors", status.message()))?;
-    let request = GatewayRequest::of_descriptors(descriptors);
+    let request = GatewayRequest::with_descriptors(descriptors);
     let reply = state.service.decide_descriptors(&request, Mode::Check).await;
     let status = reply.denial.as_ref().map_or(StatusCode::OK, status_of);
     Ok((status, Json(to_json(&response(&reply, count)))))
