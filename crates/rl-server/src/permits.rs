@@ -9,13 +9,13 @@ use rl_core::{Part, Permit};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// The longest time of a permit, which is short enough to be added to any time.
+/// The longest time for which a permit is held. Adding it to the present time cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Permits of requests that end in a later call, each under an id and for a limited time.
+/// Permits that a later call settles, each under an id and for a limited time.
 ///
 /// A caller that knows the id of a permit may settle it. An id has 128 random bits, so it cannot be
-/// guessed. [`Unsettled`] says what happens to a permit that no caller takes in its time.
+/// guessed. [`Unsettled`] says how a permit ends that no call settles in this time.
 ///
 /// The permits are in the memory of this process. Another instance does not know their ids, and if
 /// the process dies, the units stay charged until their windows end. With
@@ -28,7 +28,7 @@ pub struct PermitTable {
     table: Arc<Table>,
 }
 
-/// The end of a permit that no caller has settled in its time.
+/// How a permit ends that no call has settled in its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsettled {
     /// The charge stays, because the units may have been used. A full table ends the permit that
@@ -48,7 +48,7 @@ pub(crate) struct HeldPermit {
 
 struct Table {
     entries: Mutex<Entries>,
-    /// Wakes the task that ends permits, because another permit is the next to expire.
+    /// Wakes the task that ends permits, because the next expiry is earlier than before.
     expiry_changed: Arc<Notify>,
     capacity: usize,
     unsettled: Unsettled,
@@ -73,8 +73,8 @@ impl PermitTable {
         Self { table: Arc::new(Table { entries, expiry_changed, capacity, unsettled }) }
     }
 
-    /// Inserts a permit for `time`, at most a year, and returns its id. Returns `None` if the table
-    /// is full and refunds permits.
+    /// Inserts a permit for `time`, at most a year, and returns its id. A full table with
+    /// [`Unsettled::Refunded`] refunds the permit, and returns `None`.
     ///
     /// # Panics
     ///
@@ -152,8 +152,8 @@ impl Default for PermitTable {
 }
 
 impl HeldPermit {
-    /// Creates the permit of a request. With `sets_all`, its caller sets the cost also under rules
-    /// with a cost of their own, because it has selected them.
+    /// Creates the permit of a request. With `sets_all`, [`with_cost`](Self::with_cost) also applies
+    /// to rules with a cost of their own, because the caller has named the rules.
     pub(crate) const fn new(permit: Permit, sets_all: bool) -> Self {
         Self { permit, sets_all }
     }

@@ -12,7 +12,7 @@ use rl_core::{Limit, Subject};
 /// The request of a client, as a gateway describes it to the server.
 ///
 /// Rules match it by its method, path, host and headers, as they match the requests of a web
-/// service. Its [`Selection`] says which rules count it besides.
+/// service. Its [`Selection`] names further rules, or replaces the rules that match.
 #[derive(Debug, Default)]
 pub struct GatewayRequest {
     /// The method; `GET` if it is empty.
@@ -29,21 +29,25 @@ pub struct GatewayRequest {
     pub peer: Option<IpAddr>,
     /// The consumer, user or key that the gateway has authenticated.
     pub identified: Option<Subject>,
-    /// The rules that count the request beside those that match it.
+    /// The rules that the request selects.
     pub selection: Selection,
+    /// The rules that the selector has found. It gets the request by reference only, so it records
+    /// them here for the response.
     pub(crate) selected: Mutex<Vec<SelectedPart>>,
+    /// Whether the selector knows no domain of this name.
     pub(crate) has_unknown_domain: AtomicBool,
 }
 
-/// The rules that count a request beside those that match it.
+/// The rules that a request selects.
 #[derive(Debug, Default)]
 pub enum Selection {
-    /// None.
+    /// None: the rules that match the request count it.
     #[default]
     Matching,
-    /// The rules of the request's descriptors.
+    /// The rules of the request's descriptors. In [`Phase::Before`], the rules that match the request
+    /// count it too.
     Descriptors(Descriptors, Phase),
-    /// These rules alone.
+    /// These rules. The rules that match the request do not count it.
     Rules(Vec<RuleSubject>),
 }
 
@@ -70,16 +74,19 @@ pub struct Descriptor {
 }
 
 /// The descriptors of a request that are decided in one step.
+///
+/// Except in `Before`, the rules that match the request do not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Those whose rules are charged before the request.
+    /// The descriptors whose rules are charged before the request.
     #[default]
     Before,
-    /// Those with a cost of 0 whose rules are charged after the request. They ask for one unit.
+    /// The descriptors with a cost of 0 whose rules are charged after the request. Each is decided as
+    /// if its cost were 1, because a cost of 0 is never denied.
     Ask,
-    /// Those with a cost whose rules are charged after the request, when its cost is known.
+    /// The descriptors with a cost whose rules are charged after the request, when its cost is known.
     After,
-    /// All of them. Rules that match the request do not count it.
+    /// All descriptors.
     All,
     /// As [`All`](Self::All), with an estimate of the cost. A rule counts at most half of its
     /// smallest limit, so that a large estimate does not deny each request.
@@ -104,7 +111,7 @@ pub struct SelectedPart {
     pub position: usize,
     /// The name of the rule.
     pub rule: std::sync::Arc<str>,
-    /// The treatment of the rule.
+    /// How the rule counts the request.
     pub counted: Counted,
 }
 
@@ -120,9 +127,11 @@ pub enum Counted {
 }
 
 impl GatewayRequest {
-    /// Creates a request with these descriptors. The entries describe it too: `remote_address` is
-    /// the address, `method`, `path` and `host` (or `:method`, `:path`, `:authority`) are what they
-    /// say, and any other key is the name of a header.
+    /// Creates a request with these descriptors.
+    ///
+    /// Their entries describe the request too, so that rules can match it: `remote_address` is its
+    /// address; `method`, `path` and `host` (or `:method`, `:path`, `:authority`) are its method,
+    /// path and host; any other key is the name of a header.
     #[must_use]
     pub fn with_descriptors(descriptors: Descriptors) -> Self {
         let mut request = Self::default();
@@ -133,7 +142,7 @@ impl GatewayRequest {
         request
     }
 
-    /// Sets which of the request's descriptors are decided.
+    /// Sets the phase, which selects the descriptors that are decided.
     #[must_use]
     pub fn in_phase(mut self, phase: Phase) -> Self {
         if let Selection::Descriptors(_, of) = &mut self.selection {
@@ -142,8 +151,8 @@ impl GatewayRequest {
         self
     }
 
-    /// Creates a request with the same descriptors, of which those of `phase` are decided. It is not
-    /// described otherwise.
+    /// Creates a request that has the same descriptors and nothing else, and decides those of
+    /// `phase`. Returns `None` for a request without descriptors.
     #[must_use]
     pub fn only_descriptors(&self, phase: Phase) -> Option<Self> {
         let Selection::Descriptors(descriptors, _) = &self.selection else { return None };
@@ -170,7 +179,7 @@ impl GatewayRequest {
         self.selected.lock().unwrap_or_else(PoisonError::into_inner).push(part);
     }
 
-    /// Returns whether no rule can have a descriptor of the request, because its domain has none.
+    /// Returns whether the domain of the request has no rules.
     pub(crate) fn has_unknown_domain(&self) -> bool {
         self.has_unknown_domain.load(Ordering::Relaxed)
     }
@@ -193,7 +202,7 @@ impl GatewayRequest {
                 (self.path, self.query) = (path.to_owned(), query);
             }
             name => {
-                // A key that is no name of a header, or a value that is none, describes nothing.
+                // An entry that is not a valid header cannot be matched by a rule.
                 if let (Ok(name), Ok(value)) =
                     (name.parse::<http::HeaderName>(), http::HeaderValue::from_str(value))
                 {

@@ -16,9 +16,9 @@ use crate::request::{Counted, GatewayRequest, Phase, SelectedPart};
 #[derive(Clone, Debug)]
 pub struct DecisionService {
     limiter: HttpLimiter,
-    // Descriptors need not have the keys of all rules.
+    /// Decides requests with descriptors, which need not have the keys of all rules.
     descriptor_limiter: HttpLimiter,
-    // As `descriptor_limiter`, for requests whose cost is set later.
+    /// Decides requests with descriptors whose cost is set later.
     permit_limiter: HttpLimiter,
     unknown_domains: Arc<AtomicU64>,
 }
@@ -26,11 +26,12 @@ pub struct DecisionService {
 /// The reply to a gateway.
 #[derive(Debug, Default)]
 pub struct Reply {
-    /// The decision; `None` if the request was not counted.
+    /// The decision; `None` if the limiter made none, because no rule counts the request or because
+    /// it was rejected before that.
     pub decision: Option<Decision>,
     /// The response to the client, if the request is rejected.
     pub denial: Option<Denial>,
-    /// The headers of the response to the client, in either case.
+    /// The headers of the response to the client, whether the request is allowed or denied.
     pub headers: Vec<(&'static str, String)>,
     /// The permit of an allowed request that holds units, or whose cost may change.
     pub permit: Option<Permit>,
@@ -106,7 +107,8 @@ impl DecisionService {
         self.admit(&self.permit_limiter, request).decide(request, Mode::Check).await
     }
 
-    /// Examines a request with descriptors.
+    /// Selects the rules of a request with descriptors, which are then in
+    /// [`GatewayRequest::selected`]. Counts a request whose domain is unknown.
     fn admit<'a>(&self, limiter: &'a HttpLimiter, request: &GatewayRequest) -> Admitted<'a> {
         let admitted = Admitted::new(limiter, request);
         if request.has_unknown_domain() {
@@ -115,8 +117,10 @@ impl DecisionService {
         admitted
     }
 
-    /// Decides the rules of a request that are charged after it. Charges the descriptors that have a
-    /// cost first, because their units were used also if another descriptor denies the request.
+    /// Decides under the rules that are charged after the request.
+    ///
+    /// The descriptors with a cost are charged first, because their units have been used even if
+    /// another descriptor denies the request.
     async fn decide_later(&self, request: &GatewayRequest, mode: Mode) -> Reply {
         let later = request.selected().into_iter().filter(|part| part.counted == Counted::Later);
         let costs: Vec<_> = later.filter_map(|part| request.cost(part.position)).collect();
@@ -135,17 +139,19 @@ impl DecisionService {
     }
 }
 
-/// A request that was examined, and the limiter that decides it.
+/// A request whose rules are selected, and the limiter that decides it.
 struct Admitted<'a> {
     limiter: &'a HttpLimiter,
     admission: Admission,
 }
 
 impl<'a> Admitted<'a> {
+    /// Selects the rules of a request.
     fn new(limiter: &'a HttpLimiter, request: &GatewayRequest) -> Self {
         Self { limiter, admission: limiter.admit(request, None) }
     }
 
+    /// Decides the request. The returned future does not borrow it.
     fn decide(
         self,
         request: &GatewayRequest,

@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use super::problem::Problem;
 use super::settings::HttpState;
 
-/// Headers that a proxy adds. A request with one of them need not come from this machine, even if
-/// the proxy does.
-const OF_PROXIES: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+/// Headers that a proxy adds. A request with one of them may come from another machine, even if the
+/// proxy runs on this one.
+const PROXY_HEADERS: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
 /// Returns the peer of the connection, if it is a gateway that may describe requests.
 ///
@@ -61,7 +61,7 @@ fn check_caller(
 ) -> Result<(), Problem> {
     let Some(token) = &state.settings.token else {
         let is_local = peer(extensions).is_some_and(|peer| peer.to_canonical().is_loopback());
-        if is_local && !OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+        if is_local && !PROXY_HEADERS.iter().any(|name| headers.contains_key(*name)) {
             return Ok(());
         }
         let message = "without server.token, only callers on this machine are answered: set \

@@ -1,4 +1,4 @@
-//! The answers of `/v1/check` and its siblings.
+//! The responses of `/v1/check`, `peek`, `charge` and `acquire`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,8 +39,8 @@ pub(super) struct CheckAnswer {
 pub(super) enum ReasonAnswer {
     /// Denied: the cost exceeds what a limit has left.
     OverLimit,
-    /// Denied without a look at the counters: the subject is blocked, the limit is 0, or the limits
-    /// never grant the cost.
+    /// Denied without reading the counters: the subject is blocked, the limit is 0, or the limits
+    /// never allow the cost.
     Policy,
     /// Denied: no decision could be made, and the failure policy rejects requests then.
     Unavailable,
@@ -162,7 +162,8 @@ fn reason(reply: &Reply) -> Option<ReasonAnswer> {
     })
 }
 
-/// Returns a time in whole seconds, rounded up, so that a client that waits for it is not too early.
+/// Returns a time in whole seconds, rounded up, so that a client that waits for it does not call too
+/// early.
 fn seconds(time: Duration) -> u64 {
     time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }

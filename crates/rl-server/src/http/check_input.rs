@@ -46,7 +46,7 @@ struct SubjectInput {
     /// The name of the rule.
     #[schema(example = "clients")]
     rule: String,
-    /// The realm and the id of the subject. `global:` is that of a rule without keys.
+    /// The realm and the id of the subject. `global:` is the subject of a rule without keys.
     #[schema(example = "consumer:abc")]
     subject: String,
     /// The cost; that of the rule if it is missing.

@@ -111,8 +111,8 @@ pub(super) enum DecideResponses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Denials {
     AsTheyAre,
-    /// nginx passes only 401 and 403 on. It treats any other status as a failure of the call, after
-    /// which a request may pass.
+    /// nginx passes on only 401 and 403. It treats any other status except 2xx as a failure of the
+    /// call, after which its configuration may let the request pass.
     With403,
 }
 
@@ -164,8 +164,8 @@ fn response(reply: Reply, is_head: bool, denials: Denials) -> Response {
 
 /// Returns the status of a denial.
 ///
-/// Denials of gRPC calls have the status 200, with which a gateway would let the request pass. A
-/// client chooses whether its request is one of gRPC.
+/// A denial of a gRPC call has the status 200, with which a gateway would let the request pass, and
+/// any client can make its request look like one. The status of such a denial is that of its code.
 pub(super) fn status_of(denial: &Denial) -> StatusCode {
     let status = StatusCode::from_u16(denial.status).unwrap_or(StatusCode::FORBIDDEN);
     if status.is_client_error() || status.is_server_error() {

@@ -12,8 +12,8 @@ use crate::request::GatewayRequest;
 /// The prefix of the paths of `/authz/…`.
 const AUTHZ: &str = "/authz";
 
-/// Headers of the call itself, which say nothing about the request of the client.
-const OF_CALL: [HeaderName; 9] = [
+/// Headers of the call itself, which do not describe the request of the client.
+const CALL_HEADERS: [HeaderName; 9] = [
     header::HOST,
     header::CONTENT_LENGTH,
     header::CONNECTION,
@@ -30,9 +30,9 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The headers in which a gateway describes the request of a client.
 ///
-/// Only one family is read: the gateway replaces the headers of its own family, and a client could
-/// add those of the other. The path selects the family. The query does not, because some gateways
-/// append that of the client.
+/// Only one family is read: the gateway replaces the headers of its own family, and passes on those
+/// of the other that a client has added. The path of the call selects the family. The query cannot
+/// select it, because some gateways append the query of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallHeaders {
     /// `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`.
@@ -80,11 +80,11 @@ fn of(call: Parts, peer: IpAddr) -> GatewayRequest {
     GatewayRequest { headers: call.headers, peer: Some(peer), ..GatewayRequest::default() }
 }
 
-/// Removes the headers of the call, so that rules see those of the client alone.
+/// Removes the headers of the call, so that rules see only the headers of the client.
 fn described(mut request: GatewayRequest) -> GatewayRequest {
     let is_of_call = |name: &&HeaderName| {
         let is_forwarded = name.as_str().starts_with("x-forwarded-") && *name != FORWARDED_FOR;
-        is_forwarded || name.as_str().starts_with("x-original-") || OF_CALL.contains(name)
+        is_forwarded || name.as_str().starts_with("x-original-") || CALL_HEADERS.contains(name)
     };
     let names: Vec<HeaderName> = request.headers.keys().filter(is_of_call).cloned().collect();
     for name in names {

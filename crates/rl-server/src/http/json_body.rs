@@ -17,7 +17,7 @@ pub(super) const MAX_BODY: usize = 64 * 1_024;
 /// The time limit for a whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The number of characters of a value that an error repeats.
+/// The maximum number of characters of a value in an error.
 const MAX_SHOWN: usize = 120;
 
 /// Reads a body.
@@ -33,9 +33,10 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
     match timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
         Ok(Ok(bytes)) => parse(&bytes),
         Ok(Err(error)) if is_too_long(&error) => Err(too_long()),
-        Ok(Err(_)) => Err(Problem::invalid("body", "body: expected all of it")),
+        Ok(Err(_)) => Err(Problem::invalid("body", "body: expected the whole body")),
         Err(_) => {
-            let message = format!("body: expected within {} seconds", BODY_TIMEOUT.as_secs());
+            let message =
+                format!("body: expected to arrive within {} seconds", BODY_TIMEOUT.as_secs());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
@@ -61,7 +62,7 @@ fn is_too_long(error: &axum::Error) -> bool {
 ///
 /// # Errors
 ///
-/// Returns 400 that names the field, the value and what is expected.
+/// Returns a 400 that names the field, the value and what is expected.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {

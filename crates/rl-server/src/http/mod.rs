@@ -1,12 +1,12 @@
 //! The decision server over HTTP.
 //!
-//! | path | for | answered to |
+//! | path | for | allowed to |
 //! |---|---|---|
 //! | `/decide/…`, `/authz/…` | nginx, Caddy, Traefik, APISIX, Envoy's `ext_authz` | peers in [`proxies`](HttpSettings::proxies) |
 //! | `/json` | the JSON form of Envoy's rate limit service | these peers, and callers of `/v1/…` |
 //! | `/v1/check`, `peek`, `charge` | programs in any language | callers with the token; without one, callers on this machine |
-//! | `/v1/acquire`, `settle`, `refund` | requests whose cost is known at their end | the same |
-//! | `/healthz`, `/readyz`, `/metrics`, `/openapi.json` | operators | all |
+//! | `/v1/acquire`, `settle`, `refund` | requests whose cost is known at their end | callers, as above |
+//! | `/healthz`, `/readyz`, `/metrics`, `/openapi.json` | operators | every peer |
 //!
 //! # Gateways
 //!
@@ -14,13 +14,14 @@
 //! rate limit headers for the client. Any other status is the response for the client.
 //!
 //! `/decide` reads `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, and
-//! `/decide/original` reads `X-Original-Method`, `X-Original-URI` and the `Host` of the call. Never
-//! both: a gateway replaces the headers that it sets itself, and passes on those that a client adds.
-//! Envoy sends the method, path and host of the client to `/authz/…`. In all cases, the address of
-//! the client is found in `X-Forwarded-For`, which the gateway has to set.
+//! `/decide/original` reads `X-Original-Method`, `X-Original-URI` and the `Host` of the call. No path
+//! reads both families, because a gateway replaces the headers of its own family, and passes on those
+//! of the other that a client has added. Envoy sends the method, path and host of the client to
+//! `/authz/…`. In all cases, the address of the client is in `X-Forwarded-For`, which the gateway has
+//! to set.
 //!
-//! nginx passes only 401 and 403 on. With `/403` at the end of the path, any denial has the status
-//! 403. The query of `/decide` has no meaning, because some gateways append that of the client.
+//! nginx passes on only 401 and 403. With `/403` at the end of the path, any denial has the status
+//! 403. The query of `/decide` is ignored, because some gateways append the query of the client.
 //!
 //! # Callers
 //!
@@ -65,8 +66,8 @@ use crate::service::DecisionService;
 
 /// Builds the router.
 ///
-/// Serve it with `into_make_service_with_connect_info::<SocketAddr>()`: without the address of its
-/// peer, a connection has access to the paths for operators alone.
+/// Serve it with `into_make_service_with_connect_info::<SocketAddr>()`. Without the address of its
+/// peer, a connection can call only the paths for operators.
 ///
 /// # Examples
 ///
@@ -124,7 +125,7 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
         .with_state(state)
 }
 
-/// Returns the counts of the limiter, and the count of the server itself.
+/// Returns the metrics of the limiter, and the server's count of unknown domains.
 async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
     const NAME: &str = "rl_server_unknown_domain_requests_total";
     let mut text = state.settings.metrics.render();

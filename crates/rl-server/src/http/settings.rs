@@ -1,4 +1,4 @@
-//! The settings of the HTTP face, and its state.
+//! The settings of the server over HTTP, and the state that its handlers share.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,8 +15,8 @@ use crate::service::DecisionService;
 /// The settings of the [`router`](super::router).
 #[derive(Clone, Debug, Default)]
 pub struct HttpSettings {
-    /// The gateways that may describe requests of their clients. They are those that the rules
-    /// trust to name the address of a client.
+    /// The gateways that may describe requests of their clients. The rules trust the same peers to
+    /// name the address of a client.
     pub proxies: TrustedProxies,
     /// The token that callers of `/v1/…` and `/json` send. Without one, only callers on this
     /// machine are answered.
@@ -25,8 +25,8 @@ pub struct HttpSettings {
     pub metrics: Metrics,
     /// Whether `/readyz` may report that the server is ready.
     pub readiness: Readiness,
-    /// The permits that callers of `/v1/acquire` hold. Those of the default stay charged if they
-    /// expire, because the server cannot know which of the units were used.
+    /// The permits that callers of `/v1/acquire` hold. In the default table, a permit that expires
+    /// stays charged, because the server cannot know which of its units were used.
     pub permits: PermitTable,
 }
 
@@ -76,9 +76,9 @@ impl fmt::Display for InvalidBearerToken {
 
 impl std::error::Error for InvalidBearerToken {}
 
-/// Whether the server is ready, as far as its owner knows. Clones share the state.
+/// Whether the owner of the server reports it as ready, as it does at first. Clones share the state.
 ///
-/// It is ready at first. `/readyz` also checks whether the store can be reached.
+/// `/readyz` also checks whether the store can be reached.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<Option<Cow<'static, str>>>>);
 

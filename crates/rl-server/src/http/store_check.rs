@@ -6,8 +6,9 @@ use rl_core::{Limit, Policy, RateLimiter, Subject};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// The time for which a result is repeated. Anyone may ask, so the checks must not load the store.
-const REPEATED_FOR: Duration = Duration::from_secs(1);
+/// The time for which a result is cached. Every peer may call `/readyz`, so the checks must not load
+/// the store.
+const CACHED_FOR: Duration = Duration::from_secs(1);
 
 /// The time after which the store counts as unreachable.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -20,7 +21,7 @@ impl StoreCheck {
     /// Returns whether the store can read counters, which proves more than an open connection.
     pub(super) async fn is_reachable(&self, limiter: &RateLimiter) -> bool {
         let mut last = self.0.lock().await;
-        if let Some((_, result)) = last.filter(|(at, _)| at.elapsed() < REPEATED_FOR) {
+        if let Some((_, result)) = last.filter(|(at, _)| at.elapsed() < CACHED_FOR) {
             return result;
         }
         let result = is_reachable(limiter).await;
