@@ -26,7 +26,8 @@ use crate::service::{DecisionService, Reply};
 
 /// The key of the dynamic metadata that names the rules in shadow that would have denied a request.
 const SHADOW: &str = "would_deny";
-/// The header with these names. The service gets it, and not the client, who may not know the rules.
+/// The header with the same names. It is added to the request for the service, and not to the
+/// response, because clients must not learn the names of rules.
 const SHADOW_HEADER: &str = "x-rate-limit-would-deny";
 
 /// Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
@@ -94,7 +95,7 @@ impl TryFrom<RateLimitRequest> for Descriptors {
     type Error = Status;
 
     fn try_from(request: RateLimitRequest) -> Result<Self, Status> {
-        // A request that names no cost has one unit.
+        // A request without a cost costs one unit.
         let hits = u64::from(request.hits_addend.max(1));
         let list = request.descriptors.into_iter().map(Descriptor::try_from);
         Ok(Self { domain: request.domain, list: list.collect::<Result<_, _>>()?, hits })
@@ -106,8 +107,10 @@ impl TryFrom<RateLimitDescriptor> for Descriptor {
 
     fn try_from(descriptor: RateLimitDescriptor) -> Result<Self, Status> {
         if descriptor.is_negative_hits {
-            // Ignoring the field would charge what is to be given back.
-            return Err(Status::unimplemented("is_negative_hits: units are not given back"));
+            // If the field were ignored, the units to refund would be charged.
+            return Err(Status::unimplemented(
+                "is_negative_hits: expected false, because units are not refunded",
+            ));
         }
         let entries = descriptor.entries.into_iter().map(|entry| (entry.key, entry.value));
         Ok(Self {
@@ -159,14 +162,14 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         let governing =
             governing.min_by_key(|limit| (std::cmp::Reverse(limit.is_over()), limit.remaining()));
         let found = descriptor_status(governing, is_over);
-        // Several rules may count one descriptor; the most restrictive one shows.
+        // Several rules may count one descriptor: its status is that of the most restrictive one.
         let order = |one: &DescriptorStatus| (one.code() != Code::OverLimit, one.limit_remaining);
         if status.current_limit.is_none() || order(&found) < order(status) {
             *status = found;
         }
     }
     let is_over = !reply.is_allowed();
-    // A rule of the whole request shows in the first descriptor.
+    // If a rule of the whole request denies it, the first descriptor has its status.
     if is_over && statuses.iter().all(|status| status.code() != Code::OverLimit) {
         let governing = reply.decision.as_ref();
         let governing = governing.and_then(|one| one.governing(GoverningLimit::default()));

@@ -1,26 +1,25 @@
-//! Kuadrant's rate limit service, for requests whose cost is known only after them.
+//! Kuadrant's rate limit service, for requests whose cost is known only at their end.
 //!
 //! | method | before the request | after it |
 //! |---|---|---|
 //! | `CheckRateLimit`, `Report` | decides, charges nothing | charges the cost, even beyond the limits |
 //! | `Reserve`, `Commit` | decides, and charges an estimate | sets the cost, and refunds or charges the rest |
 //!
-//! Only the rules of the descriptors count these calls, each with the units of the call. Rules that
-//! match requests count them in Envoy's service.
+//! Only the rules of the descriptors count these calls, each with the units of the call. The rules
+//! that match requests count only calls of Envoy's service.
 //!
 //! A reservation is charged to all rules in one step, or the request is denied. A rule holds at most
 //! half of its smallest limit. A client that expects 5 000 tokens is thus not always denied under a
 //! limit of 1 000.
 //!
 //! The reservation ends with its `ttl`, and at the latest after [`KuadrantService::longest_hold`].
-//! Its units are then refunded. A later commit charges the whole cost, as a report does, and answers
-//! `reservation_released: false`. An id that the server does not know, or an empty one, is treated
-//! alike.
+//! Its units are then refunded. A later commit charges the whole cost, as a report does, and returns
+//! `reservation_released: false`. So does a commit with an empty or unknown id.
 //!
 //! A reservation is held by the instance that granted it. If the commit reaches another instance, it
 //! charges the whole cost there, and the estimate stays charged too until the reservation expires.
-//! So limits may deny more than they should for that time, but never less. Clients that send both
-//! calls over one connection are not affected.
+//! Until then, the limits may deny more requests than they should, but never fewer. Clients that send
+//! both calls over one connection are not affected.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -47,8 +46,7 @@ use crate::permits::{HeldPermit, PermitTable, Unsettled};
 use crate::request::{Descriptor, Descriptors, GatewayRequest, Phase};
 use crate::service::{DecisionService, Reply};
 
-/// The reservations that are held at once, unless [`KuadrantService::max_reservations`] says
-/// otherwise.
+/// The default of [`KuadrantService::max_reservations`].
 const MAX_RESERVATIONS: usize = 65_536;
 
 /// Kuadrant's rate limit service, `kuadrant.service.ratelimit.v1.RateLimitService`.
@@ -67,13 +65,13 @@ impl KuadrantService {
         Self { service, reservations, longest_hold: Duration::from_secs(60) }
     }
 
-    /// Sets the maximum number of reservations. Those that are held now are refunded.
+    /// Sets the maximum number of reservations, and refunds the reservations that are held.
     #[must_use]
     pub fn max_reservations(self, max: usize) -> Self {
         Self { reservations: PermitTable::new(max, Unsettled::Refunded), ..self }
     }
 
-    /// Sets the longest time of a reservation, which is also the time of those that name none.
+    /// Sets the longest time of a reservation. A reservation without a `ttl` has this time too.
     /// Defaults to 60 seconds.
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
@@ -82,7 +80,7 @@ impl KuadrantService {
 
     /// Decides a request. Charges nothing.
     ///
-    /// A cost of 0 is 1, because a cost of 0 would never be denied.
+    /// A cost of 0 counts as 1, because a cost of 0 is never denied.
     ///
     /// # Errors
     ///
@@ -115,7 +113,7 @@ impl KuadrantService {
 
     /// Decides a request, and holds an estimate of its cost.
     ///
-    /// An amount of 0 holds nothing, but is denied if a limit has no unit left.
+    /// An amount of 0 holds nothing, but is denied if a limit has no remaining unit.
     ///
     /// # Errors
     ///
@@ -138,7 +136,7 @@ impl KuadrantService {
     /// # Errors
     ///
     /// Returns an error if a value of the request is not valid, or if the store has not counted the
-    /// units. The store may do so nevertheless: a settlement is repeated for a minute.
+    /// units. It may count them later, because a settlement is repeated for a minute.
     pub async fn commit(&self, request: CommitRequest) -> Result<CommitResponse, Status> {
         let CommitRequest { domain, descriptors: list, reservation_id, actual_amount } = request;
         if let Some(permit) = self.reservations.take(&reservation_id) {
@@ -159,7 +157,7 @@ impl KuadrantService {
     async fn charge(&self, descriptors: Descriptors) -> Result<Reply, Status> {
         let request = GatewayRequest::with_descriptors(descriptors).in_phase(Phase::All);
         let reply = self.service.decide_descriptors(&request, Mode::Charge).await;
-        // The limits deny no charge, so this is a failure, whatever the failure policy allows.
+        // Limits deny no charge, so a failed store is an error here, also under a policy that allows.
         match reply.decision.as_ref().map(Decision::origin) {
             Some(Origin::FailedOpen(_) | Origin::FailedClosed(_)) => {
                 Err(Status::unavailable("the store has not counted the units"))

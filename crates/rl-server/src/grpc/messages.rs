@@ -15,7 +15,7 @@ pub struct RateLimitRequest {
     /// The descriptors.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// The cost; 0 is 1.
+    /// The cost; 0 means 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
@@ -29,10 +29,10 @@ pub struct RateLimitDescriptor {
     /// The limit in place of the rule's.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// The cost in place of the request's; 0 asks whether the rule is over its limit.
+    /// The cost in place of the request's. With 0, the rule decides and charges nothing.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// Whether the cost is given back. The services refuse such a request.
+    /// Whether the cost is refunded. The services refuse such a request.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }

@@ -28,7 +28,7 @@ impl Health {
 
 /// Returns the services of Envoy and Kuadrant, with those of health and reflection.
 ///
-/// The server is healthy until [`Health::set`] says otherwise.
+/// The server is reported as healthy until [`Health::set`] is called.
 ///
 /// # Panics
 ///
@@ -42,7 +42,7 @@ pub async fn routes(service: &DecisionService) -> (Routes, Health) {
             .register_encoded_file_descriptor_set(DESCRIPTIONS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    // Clients in use ask either version.
+    // Some clients use only one of the versions.
     let v1 = reflection().build_v1().expect("valid descriptions");
     let v1alpha = reflection().build_v1alpha().expect("valid descriptions");
     let routes = Routes::new(EnvoyService::new(service.clone()))

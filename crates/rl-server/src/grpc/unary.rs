@@ -1,4 +1,4 @@
-//! The glue between a method of a gRPC service and a function.
+//! Runs a method of a gRPC service: decodes its message, and encodes the response.
 
 use std::convert::Infallible;
 
@@ -11,8 +11,8 @@ use tonic::server::Grpc;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-/// The largest message that the services read. A gateway sends a few values of headers, and all
-/// headers of a request are at most 60 KiB in Envoy.
+/// The largest message that the services read, in bytes. A gateway sends a few values of headers, and
+/// Envoy limits all headers of a request to 60 KiB.
 const MAX_MESSAGE: usize = 256 << 10;
 
 /// Decodes the message of a call, and encodes the message that `handle` returns.
