@@ -138,7 +138,7 @@ impl DomainRule {
         Ok(if self.shadow { rule.shadow() } else { rule })
     }
 
-    /// Returns the largest estimate that the limits hold.
+    /// Returns the largest part of an estimate that a reservation charges to the rule.
     fn largest_hold(&self) -> u64 {
         let limits = self.limits.iter().filter_map(|text| text.parse::<Limit>().ok());
         let limits = limits.filter(|limit| !limit.counts_requests() && !limit.is_shadow());
@@ -148,10 +148,10 @@ impl DomainRule {
 
 /// The names of the rules of domains among all rules: `domain.rule`.
 ///
-/// Characters that names cannot have are replaced. A hash keeps such names apart, and also long
-/// ones, and those that would differ in the case of letters alone.
+/// Characters that names cannot have are replaced. A hash keeps these names distinct, and also names
+/// that are too long, and names that differ only in the case of letters.
 struct RuleNames {
-    /// How many rules have each name, in lower case.
+    /// The number of rules with each name, in lower case.
     counts: HashMap<String, usize>,
 }
 
@@ -197,13 +197,13 @@ fn plain(domain: &str, rule: &str) -> String {
 
 /// Returns twelve hexadecimal digits of a hash of a list of texts.
 pub(super) fn short_hash(texts: &[&str]) -> String {
-    // The length of each text keeps lists apart that consist of the same bytes.
+    // The length of each text distinguishes lists that consist of the same bytes.
     let lengths = texts.iter().map(|text| format!("{}:{text}", text.len()));
     let hash = fnv(lengths.collect::<String>().as_bytes());
     format!("{:012x}", hash >> 16)
 }
 
-/// Returns the hash FNV-1a of 64 bits. The names of counters depend on it, so it must not change.
+/// Returns the 64-bit FNV-1a hash. The names of counters depend on it, so it must not change.
 pub(super) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

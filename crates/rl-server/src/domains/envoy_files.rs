@@ -1,11 +1,10 @@
 //! Reads the files of Envoy's rate limit service.
 //!
-//! That service counts in windows that begin at multiples of the unit since 1970, whenever the first
-//! request comes. Limits have `:clock` for this reason: `10/second:clock`. [`Imported`]
-//! lists the differences.
+//! In that service, windows begin at multiples of the unit since 1970, and not at the first request.
+//! Limits have `:clock` for this reason: `10/second:clock`. [`Imported`] lists the differences.
 //!
-//! A descriptor without a limit and without nested descriptors is allowed without limits. So is one
-//! with `unlimited`; both become rules without limits.
+//! A descriptor with `unlimited`, or without a limit and without nested descriptors, becomes a rule
+//! without limits, which allows every request.
 //!
 //! The name of a rule consists of the keys and values of its descriptor, as in the statistics of
 //! Envoy's service: `message_type_marketing.to_number`. Counters survive a change of the other rules
@@ -139,7 +138,7 @@ struct DescriptorPath {
     entries: Vec<String>,
 }
 
-/// A rule whose name may not be final.
+/// A rule whose name is not final yet: other rules may have the same one.
 struct NamedRule<'a> {
     path: DescriptorPath,
     rule: DomainRule,
@@ -171,7 +170,7 @@ impl<'a> DomainReader<'a, '_> {
                 if known.insert(path.name.clone(), ()).is_some() {
                     let entry = path.entries.last().map_or("", String::as_str);
                     return Err(fail(format!(
-                        "descriptor {entry:?} is there twice: expected each key and value once"
+                        "descriptor {entry:?} occurs twice: expected each key and value once"
                     )));
                 }
                 self.read_one(file, descriptor, path)?;
@@ -290,7 +289,7 @@ impl<'a> DomainReader<'a, '_> {
             if counts[name.as_str()] == 1 {
                 return name.clone();
             }
-            // A dot may be a part of a key.
+            // A dot in a key can make the names of two descriptors equal.
             let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
             format!("{name}-{}", short_hash(&entries))
         };

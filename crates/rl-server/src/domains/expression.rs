@@ -1,8 +1,8 @@
 //! Conditions and values of rules: expressions of CEL over the descriptors of a request.
 //!
 //! `descriptors` is a list of maps. Most expressions look up one entry, such as
-//! `descriptors[0]['method'] == 'POST'`; they are evaluated here, and only others by the
-//! interpreter, which first needs the descriptors as values of its own.
+//! `descriptors[0]['method'] == 'POST'`. These are evaluated here. The interpreter evaluates all
+//! others, which is slower because it needs the descriptors as values of its own.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use crate::request::Descriptor;
 /// The name of the list of descriptors.
 const DESCRIPTORS: &str = "descriptors";
 
-/// The environment of all expressions, which takes long to create.
+/// The environment that all expressions share, because creating it takes long.
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// An expression that was compiled.
@@ -91,8 +91,8 @@ impl Expression {
         }
     }
 
-    /// Returns whether the expression is true. It is not if it cannot be evaluated, such as without
-    /// an entry of the descriptors.
+    /// Returns whether the expression is true. An expression that cannot be evaluated, such as one
+    /// of a missing entry, is not true.
     pub(super) fn holds(&self, evaluation: &Evaluation<'_>) -> bool {
         match self {
             Self::Entry(_) => false,
@@ -114,7 +114,8 @@ impl Expression {
         let value = match self {
             Self::Entry(entry) => {
                 let value = evaluation.entry(entry)?;
-                // The length of each value keeps apart what a client puts into one of them.
+                // The length of each value keeps subjects distinct whatever a client writes into the
+                // values.
                 return write!(id, "{}:{}={value}", entry.key, value.len()).ok();
             }
             Self::Equals(entry, _) | Self::Differs(entry, _) => {
@@ -259,8 +260,8 @@ fn variables(expression: &Expr, known: &mut Vec<String>, unknown: &mut BTreeSet<
     }
 }
 
-/// Returns whether an operator or function exists. A call of a function without its arguments fails
-/// with another error than one of an unknown function.
+/// Returns whether an operator or function exists. A known function that is called without its
+/// arguments fails with another error than an unknown function.
 fn is_function(name: &str) -> bool {
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return true;

@@ -87,7 +87,7 @@ impl GatewaySource {
 ///
 /// The files are read each second. New content is applied when two readings in a row had the same
 /// names and texts. The files may change in place, by a rename, or by a symbolic link, as in a
-/// volume of Kubernetes. [`reload`](Self::reload) and SIGHUP, in a tokio runtime, apply what is there
+/// volume of Kubernetes. [`reload`](Self::reload), and SIGHUP in a tokio runtime, apply the content
 /// at once.
 ///
 /// **Files that are not valid change nothing.** The last valid rules continue to apply, the reason
@@ -107,9 +107,9 @@ struct FilesHandle {
 /// The results of reading [`GatewayFiles`] so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayFilesStatus {
-    /// How often content was applied, at least once.
+    /// The number of times that content was applied, at least 1.
     pub applied: u64,
-    /// How often content was refused.
+    /// The number of times that content was refused.
     pub refused: u64,
     /// The reason for which the last content was refused; `None` if the rules in the files apply.
     pub error: Option<String>,
@@ -121,15 +121,17 @@ pub struct GatewayFilesStatus {
 
 /// A request to the thread that reads.
 enum ReadRequest {
-    /// Read now. The reply, if there is a place for it, is whether the content was applied.
+    /// Read now. The reply channel, if there is one, gets the result.
     Reload(Option<SyncSender<Result<(), String>>>),
     /// The last handle was dropped.
     End,
 }
 
 impl GatewayFiles {
-    /// Reads files, and continues to read them in a thread of its own. Blocks the thread until two
-    /// readings agree, but usually not at all: only if a file was changed within the last second.
+    /// Reads files, and continues to read them in a thread of its own.
+    ///
+    /// If a file was changed within the last second, blocks the calling thread until two readings
+    /// agree.
     ///
     /// # Errors
     ///
@@ -233,7 +235,7 @@ impl FilesReader {
                 Some(reply) => {
                     let result = self.handle(reading);
                     if let Some(reply) = reply {
-                        // The caller may wait no longer.
+                        // The caller may have given up.
                         let _ = reply.send(result);
                     }
                 }
@@ -284,8 +286,8 @@ impl FilesReader {
     }
 }
 
-/// Returns the first texts that two readings in a row agree on. They are a pause apart, unless the
-/// files are older.
+/// Returns the first texts that two readings in a row agree on. A pause lies between the readings,
+/// unless no file was changed during the last pause.
 fn first_texts(
     source: &GatewaySource,
     requests: &Receiver<ReadRequest>,

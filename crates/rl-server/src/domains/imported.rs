@@ -7,13 +7,13 @@ use serde_saphyr::Location;
 
 use super::rule::Domains;
 
-/// The rules of a file of another service, and what is different here.
+/// The rules of a file of another service, and the differences between the two services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// The rules.
     pub domains: Domains,
-    /// The differences between the decisions of that service and those of this one, with the places
-    /// in the files, one for each line of the log.
+    /// The differences between the decisions of that service and those of this one, each with its
+    /// place in the files.
     pub differences: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl NamedText {
         let name = path.display().to_string();
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self { name, text }),
-            Err(_) => Err(format!("{name}: a byte that is not UTF-8")),
+            Err(_) => Err(format!("{name}: expected UTF-8")),
         }
     }
 }

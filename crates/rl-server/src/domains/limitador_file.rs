@@ -40,7 +40,7 @@ struct LimitText {
     variables: Option<Vec<Spanned<String>>>,
 }
 
-/// The limits that make up one rule.
+/// The values that the limits of one rule have in common.
 #[derive(PartialEq, Eq, Hash)]
 struct RuleIdentity {
     name: Option<String>,
@@ -159,8 +159,7 @@ fn limit(max: &Spanned<u64>, seconds: &Spanned<u64>) -> Result<Limit, TextError>
     })
 }
 
-/// Returns an expression as it is written, or the one that an expression of limitador 1 stands for,
-/// and whether it is one of those.
+/// Returns the expression in the syntax of limitador 2, and whether the text has that of limitador 1.
 ///
 /// # Errors
 ///
@@ -172,8 +171,8 @@ fn expression(text: &str, is_condition: bool) -> Result<(String, bool), String> 
     old.filter(|old| Expression::new(old).is_ok()).map(|old| (old, true)).ok_or(error)
 }
 
-/// Returns the expression that a condition of limitador 1 stands for: `key == 'value'`, with `!=`,
-/// or, in still older versions, without quotes. Keys are those of all descriptors.
+/// Translates a condition of limitador 1: `key == 'value'` or `key != 'value'`, or `key == value` in
+/// still older versions. The key may be in any descriptor.
 fn old_condition(text: &str) -> Option<String> {
     let (key, operator, value) = match (text.split_once("=="), text.split_once("!=")) {
         (Some((key, value)), _) => (key.trim(), "==", value.trim()),
@@ -190,7 +189,7 @@ fn old_condition(text: &str) -> Option<String> {
     Some(format!("descriptors.exists(d, {key} in d && d[{key}] {operator} {value})"))
 }
 
-/// Returns the expression that a variable of limitador 1 stands for: the value of a key.
+/// Translates a variable of limitador 1, which is a key, to its value.
 fn old_variable(text: &str) -> Option<String> {
     let key = literal(old_key(text)?);
     Some(format!("descriptors.filter(d, {key} in d)[0][{key}]"))

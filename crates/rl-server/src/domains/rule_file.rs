@@ -66,7 +66,7 @@ fn write_rule(rule: &DomainRule, text: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// A text in YAML: without quotes if it can be nothing else than a text.
+/// A text in YAML, without quotes if a parser reads it as a text also without them.
 struct Scalar<'a>(&'a str);
 
 impl fmt::Display for Scalar<'_> {

@@ -11,14 +11,14 @@ use super::compile::compile;
 use super::rule::{Domains, InvalidDomainRule};
 use super::yaml::{TextError, from_yaml};
 
-/// A rule file, of which only this section is read here.
+/// A rule file. Other sections are ignored.
 #[derive(Deserialize)]
 struct SectionFile {
     #[serde(default)]
     domains: Option<Domains>,
 }
 
-/// A rule file whose rules of domains are read for their places alone.
+/// The places of the rules of domains in a rule file.
 #[derive(Deserialize)]
 struct FilePlaces<Place> {
     domains: IndexMap<String, IndexMap<String, Place>>,

@@ -48,10 +48,10 @@ pub(super) struct DomainSelector {
 #[derive(Clone, Debug)]
 pub(super) struct SelectableRule {
     pub(super) name: Arc<str>,
-    /// The position of the rule; `None` if it has no limit.
+    /// The position of the rule among all rules of the limiter; `None` if it has no limit.
     pub(super) place: Option<usize>,
     pub(super) charge: Charge,
-    /// The largest estimate that the rule holds.
+    /// The largest part of an estimate that a reservation charges to the rule.
     pub(super) largest_hold: u64,
     /// The positions, in the domain, of the rules that it replaces.
     pub(super) replaces: Vec<usize>,
@@ -66,7 +66,7 @@ pub(super) struct Conditional {
     pub(super) per: Vec<Expression>,
 }
 
-/// A rule that counts a request.
+/// A rule that counts a request, with its subject and cost.
 struct MatchedRule<'a> {
     /// The position of the descriptor.
     descriptor: usize,
@@ -204,7 +204,7 @@ impl Selector {
             let (rule, found) = match (found, descriptor.limit, &domain.overridden) {
                 (Some(found), ..) if is_replaced(found.rule) => continue,
                 (Some(found), None, _) => (&domain.rules[found.rule], Some(found)),
-                // The limit of the gateway applies whichever rule the descriptor has.
+                // A limit that the gateway sets applies also without a rule for the descriptor.
                 (_, Some(_), Some(overridden)) => (overridden, None),
                 _ => continue,
             };
@@ -218,7 +218,7 @@ impl Selector {
         }
         let satisfied = satisfied.into_iter().filter(|(rule, _)| !is_replaced(*rule));
         matched.extend(satisfied.map(|(rule, subject)| MatchedRule {
-            // The statuses of a response have no place for rules of the whole request.
+            // A response has no status for rules of the whole request: the first one shows them.
             descriptor: 0,
             rule: &domain.rules[rule],
             subject,
@@ -242,10 +242,10 @@ impl Selector {
 fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
     match entries {
         [] => return Subject::global(),
-        // The console and blocks know clients by their addresses.
+        // The console and blocks identify clients by their addresses.
         [("remote_address", address)] => {
             if let Ok(address) = address.parse::<IpAddr>() {
-                // A client has a whole network of IPv6 addresses, so that counts as one.
+                // A client usually has a network of IPv6 addresses, which counts as one subject.
                 let address = ClientIp::peer().resolve(Some(address), &[]);
                 return address.map_or_else(Subject::global, |address| {
                     Subject::new(Realm::Ip, &address.to_string())
@@ -254,7 +254,7 @@ fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
         }
         _ => {}
     }
-    // The length of each value keeps apart what a client puts into one of them.
+    // The length of each value keeps subjects distinct whatever a client writes into the values.
     let id = entries.iter().map(|(key, value)| format!("{key}:{}={value}", value.len()));
     Subject::new(realm.clone(), &id.collect::<Vec<_>>().join(","))
 }
@@ -299,12 +299,13 @@ impl RuleSelector for Selector {
     }
 }
 
-/// Returns the largest estimate that a limit holds: half of it, and at least one unit.
+/// Returns the largest part of an estimate that a reservation charges to a limit: half of the limit,
+/// and at least one unit.
 pub(super) fn largest_hold(limit: Limit) -> u64 {
     limit.capacity().div_ceil(2).max(1)
 }
 
-/// The extractor of selected rules, for reports: they count subjects of descriptors.
+/// The extractor of rules that descriptors select. Reports ask it which subjects such a rule counts.
 #[derive(Debug)]
 pub(super) struct DescriptorKey {
     pub(super) realm: Realm,

@@ -159,13 +159,13 @@ impl Patterns {
         Some((pattern, *next))
     }
 
-    /// Returns the patterns whose beginning a value has.
+    /// Returns the patterns whose prefix a value has.
     fn candidates<'a, 'v>(
         &'a self,
         value: &'v str,
     ) -> impl Iterator<Item = &'a (usize, Pattern, usize)> + use<'a, 'v> {
         let prefixes = self.lengths.iter().map_while(|length| value.as_bytes().get(..*length));
-        // A length inside a character is that of no beginning.
+        // A prefix that ends within a character of the value matches no pattern.
         let prefixes = prefixes.filter_map(|prefix| str::from_utf8(prefix).ok());
         prefixes.filter_map(|prefix| self.by_prefix.get(prefix)).flatten()
     }
@@ -175,7 +175,7 @@ impl Pattern {
     fn new(text: &str) -> Self {
         let is_shared = text.contains("**");
         let mut texts: Vec<Box<str>> = text.split('*').map(Box::from).collect();
-        // The text between two `*` of a `**` is empty, and so matches anywhere.
+        // The text between the two `*` of `**` is empty, so it needs no comparison.
         let last = texts.len() - 1;
         let mut place = 0;
         texts.retain(|text| {

@@ -208,11 +208,11 @@ fn errors_name_the_file_the_place_and_what_is_expected() {
         ("domain: d\nextra: 1", "edge.yaml:2:1: unknown field `extra`"),
         (
             "domain: d\ndescriptors: [{ key: a, value: v }, { key: a, value: v }]",
-            "edge.yaml:2:44: descriptor \"a=v\" is there twice",
+            "edge.yaml:2:44: descriptor \"a=v\" occurs twice",
         ),
         (
             "domain: d\ndescriptors: [{ key: a, value: v }, { key: a_v }]",
-            "edge.yaml:2:44: descriptor \"a_v\" is there twice",
+            "edge.yaml:2:44: descriptor \"a_v\" occurs twice",
         ),
         (
             "domain: d\ndescriptors: [{ key: a, value: v, share_threshold: true }]",
@@ -262,5 +262,5 @@ fn a_domain_in_two_files_is_an_error_unless_files_are_merged() {
     assert_eq!(merged.domains["d"].keys().collect::<Vec<_>>(), ["a", "b"]);
     let again = [files[0].clone(), text("c.yaml", "domain: d\ndescriptors: [{ key: a }]")];
     let error = envoy_files::read(&again, true).unwrap_err();
-    assert!(error.starts_with("c.yaml:2:22: descriptor \"a\" is there twice"), "{error}");
+    assert!(error.starts_with("c.yaml:2:22: descriptor \"a\" occurs twice"), "{error}");
 }
