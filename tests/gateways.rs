@@ -59,7 +59,7 @@ async fn requests_within_the_limits_reach_the_service_and_others_get_429() {
 }
 
 #[tokio::test]
-async fn headers_of_a_client_give_it_no_other_counter() {
+async fn forged_headers_give_a_client_no_other_counter() {
     join_all(ALL.map(async |kind| {
         let service = Service::start().await;
         let server = decision_server(LIMITS, None).await;
@@ -131,7 +131,7 @@ async fn without_the_decision_server_requests_pass_or_are_rejected_as_configured
 }
 
 #[tokio::test]
-async fn errors_of_the_service_stay_its_own() {
+async fn errors_of_the_service_reach_the_client_unchanged() {
     join_all(ALL.map(async |kind| {
         let service = Service::start().await;
         let server = decision_server(LIMITS, None).await;

@@ -97,7 +97,7 @@ fn user_rules(limits: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn statuses_have_the_length_of_the_descriptors_whatever_is_decided() {
+async fn a_response_has_one_status_for_each_descriptor() {
     let served = Served::in_memory(json!({
         "user": { "descriptor": ["user"], "limits": ["1/minute"] },
         "open": { "descriptor": ["open"] },
@@ -245,9 +245,9 @@ async fn a_unit_that_does_not_exist_is_an_invalid_argument_and_charges_nothing()
     assert_eq!(statuses, [(Code::Ok, 1)]);
 }
 
-/// Fault: a server that ignored the field would charge the units that are to be given back.
+/// Fault: a server that ignored the field would charge the units that have to be refunded.
 #[tokio::test]
-async fn a_cost_to_give_back_is_refused_and_charges_nothing() {
+async fn a_negative_cost_is_refused_and_charges_nothing() {
     let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let back = RateLimitDescriptor {
         hits_addend: Some(5),

@@ -7,7 +7,7 @@ use super::programs::{DecisionServer, decision_server};
 const LIMITS: &str = "rules: { consumers: { per: identified, limits: 2/hour } }";
 
 /// Runs a client three times, and compares what it prints.
-async fn third_request_is_denied(program: &str, arguments: &[&str]) {
+async fn assert_third_request_is_denied(program: &str, arguments: &[&str]) {
     let server = decision_server(LIMITS, None).await;
     for expected in ["allowed", "allowed", "denied"] {
         assert_eq!(run(program, arguments, &server), expected, "{program}");
@@ -30,24 +30,24 @@ fn is_there(program: &str) -> bool {
 
 #[tokio::test]
 async fn the_client_for_the_shell_is_denied_over_the_limit() {
-    third_request_is_denied("sh", &["check.sh"]).await;
+    assert_third_request_is_denied("sh", &["check.sh"]).await;
 }
 
 #[tokio::test]
 async fn the_client_in_python_is_denied_over_the_limit() {
-    third_request_is_denied("python3", &["check.py"]).await;
+    assert_third_request_is_denied("python3", &["check.py"]).await;
 }
 
 #[tokio::test]
 async fn the_client_in_node_is_denied_over_the_limit_where_node_is_installed() {
     if is_there("node") {
-        third_request_is_denied("node", &["check.mjs"]).await;
+        assert_third_request_is_denied("node", &["check.mjs"]).await;
     }
 }
 
 #[tokio::test]
 async fn the_client_in_go_is_denied_over_the_limit_where_go_is_installed() {
     if is_there("go") {
-        third_request_is_denied("go", &["run", "check.go"]).await;
+        assert_third_request_is_denied("go", &["run", "check.go"]).await;
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Served, descriptor, request, user_rules};
 
-/// The longest time that Envoy waits, unless its configuration says otherwise.
+/// The default time for which Envoy waits.
 const OF_ENVOY: Duration = Duration::from_millis(20);
 
 async fn scripts(bystander: &mut Bystander) -> u64 {
@@ -15,10 +15,10 @@ async fn scripts(bystander: &mut Bystander) -> u64 {
     calls.get("evalsha").copied().unwrap_or(0)
 }
 
-/// Fault: a limit that the gateway raises was answered from the denials that were remembered for the
-/// limit before.
+/// Fault: after the gateway raised a limit, requests were denied from the denial cache of the earlier
+/// limit.
 #[tokio::test]
-async fn a_limit_of_the_gateway_is_not_denied_by_a_remembered_denial() {
+async fn a_cached_denial_is_not_repeated_under_a_limit_that_the_gateway_sets() {
     let server = RedisServer::start();
     let mut bystander = Bystander::new(&server).await;
     let store = connected(server.patient_store().local_denial(true)).await;

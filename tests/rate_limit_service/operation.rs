@@ -40,7 +40,7 @@ async fn a_method_that_the_services_do_not_have_is_unimplemented() {
 }
 
 #[tokio::test]
-async fn the_health_of_the_server_and_its_services_is_what_was_set() {
+async fn the_health_service_reports_the_status_that_was_set() {
     let served = Served::in_memory(user_rules(&["9/hour"])).await;
     let mut client = HealthClient::new(served.channel.clone());
     for (is_healthy, expected) in [

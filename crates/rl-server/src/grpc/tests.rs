@@ -134,9 +134,10 @@ async fn a_rule_that_is_charged_after_the_request_is_charged_beyond_its_limits()
     assert_eq!(call(&service, &[before]).await.0, Code::OverLimit);
 }
 
-/// Fault: the cost of another descriptor turned a question into a charge, which is never denied.
+/// Fault: beside a descriptor with a cost, a descriptor with a cost of 0 was charged too, and a charge
+/// is never denied.
 #[tokio::test]
-async fn a_descriptor_without_a_cost_is_asked_beside_others_that_are_charged() {
+async fn a_descriptor_with_a_cost_of_0_charges_nothing_beside_others_with_a_cost() {
     let after = |key: &str| DomainRule { charge: Charge::After, ..rule(&[key], &["100/hour"]) };
     let service = service([("read", after("read")), ("written", after("written"))]);
     let of = |key, hits| {
@@ -147,7 +148,7 @@ async fn a_descriptor_without_a_cost_is_asked_beside_others_that_are_charged() {
         assert_eq!(call(&service, &[of("read", 0), of("written", 60)]).await.0, Code::Ok);
     }
     let (_, response) = call(&service, &[of("read", 99)]).await;
-    assert_eq!(response.statuses[0].limit_remaining, 1, "the questions charged nothing");
+    assert_eq!(response.statuses[0].limit_remaining, 1, "a cost of 0 charged nothing");
     assert_eq!(call(&service, &[of("read", 5), of("written", 0)]).await.0, Code::OverLimit);
     let (code, _) = call(&service, &[of("read", 0)]).await;
     assert_eq!(code, Code::OverLimit, "used units are charged also if the request is denied");

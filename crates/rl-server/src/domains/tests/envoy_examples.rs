@@ -294,7 +294,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn example_10_limits_as_without_the_names_of_metrics() {
+async fn example_10_limits_requests_and_ignores_the_settings_of_metrics() {
     let file = "
 domain: example10
 descriptors:

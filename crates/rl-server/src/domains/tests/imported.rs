@@ -168,7 +168,7 @@ fn the_printed_file_has_the_same_rules() {
 }
 
 #[test]
-fn names_that_dots_would_make_equal_differ() {
+fn names_are_distinct_also_if_keys_contain_dots() {
     let file = "
 domain: d
 descriptors:

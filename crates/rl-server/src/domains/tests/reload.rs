@@ -58,7 +58,7 @@ async fn a_change_is_applied_and_counters_survive() {
 }
 
 #[tokio::test]
-async fn a_bad_version_changes_nothing_and_a_good_one_recovers() {
+async fn a_file_that_is_not_valid_changes_nothing_and_a_valid_one_applies_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("edge.yaml");
     fs::write(&path, file(3)).unwrap();

@@ -89,7 +89,7 @@ async fn a_peek_charges_nothing_and_a_charge_exceeds_the_limits() {
 }
 
 #[tokio::test]
-async fn the_reason_says_why_there_was_no_ordinary_decision() {
+async fn the_reason_names_the_cause_if_no_limit_decided() {
     let rules_of_request = r#"{"request": {"path": "/login"}}"#;
     let keyed = r#"{"request": {"path": "/login", "headers": {"x-api-key": "k"}}}"#;
     let ambiguous = r#"{"request": {"headers": {"x-api-key": ["a", "b"]}}}"#;

@@ -77,7 +77,7 @@ async fn only_trusted_gateways_are_believed() {
 }
 
 #[tokio::test]
-async fn the_client_is_the_last_hop_before_the_gateways_however_many_it_invents() {
+async fn the_client_address_is_the_last_hop_before_the_trusted_gateways() {
     let app = app(LOGIN);
     for invented in ["", "192.0.2.1, ", "192.0.2.2, 10.0.0.9, "] {
         let hops = format!("{invented}192.0.2.7, 10.0.0.2");
@@ -120,7 +120,7 @@ async fn ambiguous_headers_are_refused() {
 
 /// Fault: some gateways append the query of the client, which could select the other headers.
 #[tokio::test]
-async fn the_query_of_a_call_has_no_meaning() {
+async fn the_query_of_a_call_is_ignored() {
     let app = app(LOGIN);
     for (query, expected) in [("", 200), ("?headers=original", 200), ("?deny=200", 429)] {
         let target = format!("GET /decide{query}");
@@ -132,7 +132,7 @@ async fn the_query_of_a_call_has_no_meaning() {
 /// Fault: the denial of a gRPC call has the status 200, with which every gateway lets the request
 /// pass. A client chooses its content type.
 #[tokio::test]
-async fn a_denied_request_of_grpc_is_no_permission() {
+async fn a_denied_grpc_request_gets_an_error_status() {
     let app = app(LOGIN);
     let mut headers = forwarded("192.0.2.7").to_vec();
     headers.push(("content-type", "application/grpc"));

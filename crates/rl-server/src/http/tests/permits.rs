@@ -130,7 +130,7 @@ async fn if_too_many_permits_are_held_the_first_to_expire_makes_room() {
 }
 
 #[tokio::test]
-async fn at_shutdown_what_is_held_is_settled_as_charged() {
+async fn held_permits_are_settled_as_charged_at_shutdown() {
     let (app, permits, limiter) = app(10);
     let slow = r#"{"request": {"path": "/slow", "consumer": "abc"}}"#;
     let id = acquire(&app, slow).await;
