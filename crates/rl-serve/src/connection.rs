@@ -53,7 +53,8 @@ pub(crate) struct Connections {
 pub(crate) struct Accepted {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
-    /// Its share of the maximum number of connections.
+    /// Its slot under the maximum number of connections; `None` if it came from the backlog of a
+    /// server that stops.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -104,19 +105,20 @@ impl Connections {
         let _ = timeout(self.timeouts.drain, connection).await;
     }
 
-    /// Waits until the connection has announced its end for as long as the server would.
+    /// Waits until the connection has its maximum age, and has then announced its end for
+    /// [`Timeouts::notice`].
     async fn too_old(&self, activity: &Activity) {
         let Some(max) = self.max_age else { return pending().await };
-        // Clients that connected together must not connect again together.
+        // Clients that connected at the same time must not reconnect at the same time.
         pause(max.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
         activity.is_ending.store(true, Ordering::Relaxed);
         pause(self.timeouts.notice).await;
     }
 
-    /// Waits until no request has come in time.
+    /// Waits until the connection has been idle for too long.
     ///
-    /// hyper limits the time of heads and of idleness over HTTP/1 only. The bytes that tell the
-    /// version, which it reads first in any case, and connections over HTTP/2, have no limit.
+    /// hyper has time limits for heads and idle connections over HTTP/1 only. It has none over HTTP/2,
+    /// and none for the first bytes of a connection, from which it finds the version.
     async fn too_long_idle(&self, activity: &Activity) {
         let mut seen = 0;
         loop {

@@ -25,8 +25,8 @@ use crate::tls::Tls;
 const MAX_HEAD: u32 = 64 * 1024;
 /// The maximum number of header lines over HTTP/1. Gateways add some to those of their clients.
 const MAX_HEADERS: usize = 512;
-/// The maximum number of connections that are accepted from the backlog when the server stops. It
-/// is the longest backlog of Linux by default.
+/// The maximum number of connections that are accepted from the backlog when the server stops. Linux
+/// has the same default maximum for a backlog.
 const MAX_BACKLOG: usize = 4_096;
 /// The time after which a server without free file descriptors accepts connections again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -99,7 +99,7 @@ impl HttpServer {
     /// backlog of the listener. Defaults to no limit.
     ///
     /// A connection that was upgraded, such as to a WebSocket, does not count. When the server
-    /// stops, it also accepts those that wait, so that it answers requests that they have sent.
+    /// stops, it accepts the connections in the backlog too, and answers their requests.
     pub fn max_connections(self, max: usize) -> Self {
         Self { max_connections: max.clamp(1, Semaphore::MAX_PERMITS), ..self }
     }
@@ -154,7 +154,7 @@ impl HttpServer {
                     let accepted = Accepted { stream, peer, slot };
                     tasks.spawn(Arc::clone(&connections).serve(accepted));
                 }
-                Err(error) if is_of_the_client(&error) => {}
+                Err(error) if is_caused_by_client(&error) => {}
                 Err(error) => {
                     tracing::warn!(target: "rl_serve", %error, "connection not accepted");
                     pause(ACCEPT_PAUSE).await;
@@ -223,13 +223,13 @@ fn builder(
 
 /// Closes the listener, and returns the connections that waited in its backlog.
 fn backlog(listener: TcpListener) -> io::Result<Vec<Accepted>> {
-    // The runtime may not have noticed a connection yet, so the system is asked.
+    // The runtime may not have noticed a connection yet, so accept from the system directly.
     let listener = listener.into_std()?;
     let mut waiting: Vec<(std::net::TcpStream, SocketAddr)> = Vec::new();
     while waiting.len() < MAX_BACKLOG {
         match listener.accept() {
             Ok(accepted) => waiting.push(accepted),
-            Err(error) if is_of_the_client(&error) => {}
+            Err(error) if is_caused_by_client(&error) => {}
             Err(_) => break,
         }
     }
@@ -242,7 +242,7 @@ fn backlog(listener: TcpListener) -> io::Result<Vec<Accepted>> {
 }
 
 /// Returns whether accepting failed because the client has closed its connection already.
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_caused_by_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::ConnectionAborted

@@ -1,4 +1,4 @@
-//! The request to stop, which several servers share.
+//! The shutdown that several servers share.
 
 use std::io;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// The request to stop. Clones share it, so that several servers stop together.
+/// Stops servers. Clones share their state, so that several servers stop together.
 #[derive(Clone, Debug)]
 pub struct Shutdown(Arc<watch::Sender<bool>>);
 
 impl Shutdown {
-    /// Creates a request that [`start`](Self::start) makes.
+    /// Creates a shutdown that begins when [`start`](Self::start) is called.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Creates a request that SIGTERM, Ctrl-C or [`start`](Self::start) makes.
+    /// Creates a shutdown that begins on SIGTERM, on Ctrl-C, or when [`start`](Self::start) is called.
     ///
     /// # Errors
     ///
@@ -46,13 +46,13 @@ impl Shutdown {
         self.0.send_replace(true);
     }
 
-    /// Returns whether the servers have been asked to stop.
+    /// Returns whether the shutdown has begun.
     #[must_use]
     pub fn has_started(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the servers are asked to stop.
+    /// Waits until the shutdown begins.
     pub async fn started(&self) {
         // This fails only without a sender, and `self` is one.
         let _ = self.0.subscribe().wait_for(|has_started| *has_started).await;
