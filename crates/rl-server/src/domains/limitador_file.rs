@@ -73,26 +73,8 @@ pub(super) fn read(file: &NamedText) -> Result<Imported, String> {
             let reason = "namespace \"\": expected the name of a namespace".to_owned();
             return Err(TextError::new(namespace.referenced, reason).in_file(file));
         }
-        let mut expressions = |field: &str, texts: Option<Vec<Spanned<String>>>| {
-            let texts = texts.into_iter().flatten().map(|text| {
-                let (expression, is_old) =
-                    expression(&text.value, field == "conditions").map_err(|error| {
-                        let reason = format!("{field}: {error}");
-                        TextError::new(text.referenced, reason).in_file(file)
-                    })?;
-                if is_old {
-                    let difference = format!(
-                        "{field}: the syntax of limitador 1 is read as {expression}; limitador 2 \
-                         never counts a request under such a limit"
-                    );
-                    differences.add(file, text.referenced, difference);
-                }
-                Ok::<_, String>(expression)
-            });
-            texts.collect::<Result<BTreeSet<String>, String>>()
-        };
-        let when = expressions("conditions", conditions)?;
-        let per = expressions("variables", variables)?;
+        let when = expressions(file, "conditions", conditions, &mut differences)?;
+        let per = expressions(file, "variables", variables, &mut differences)?;
         // Limits that agree in these are one limit for limitador.
         let identity = (namespace.value.clone(), seconds.value, when.clone(), per.clone());
         if !known.insert(identity) {
@@ -118,6 +100,30 @@ pub(super) fn read(file: &NamedText) -> Result<Imported, String> {
         domains.insert(namespace, named(rules));
     }
     Ok(Imported { domains, differences: differences.lines() })
+}
+
+/// Reads the expressions of a field. Expressions of limitador 1 are differences.
+fn expressions(
+    file: &str,
+    field: &str,
+    texts: Option<Vec<Spanned<String>>>,
+    differences: &mut Differences,
+) -> Result<BTreeSet<String>, String> {
+    let texts = texts.into_iter().flatten().map(|text| {
+        let (expression, is_old) =
+            expression(&text.value, field == "conditions").map_err(|error| {
+                TextError::new(text.referenced, format!("{field}: {error}")).in_file(file)
+            })?;
+        if is_old {
+            let difference = format!(
+                "{field}: the syntax of limitador 1 is read as {expression}; limitador 2 never \
+                 counts a request under such a limit"
+            );
+            differences.add(file, text.referenced, difference);
+        }
+        Ok::<_, String>(expression)
+    });
+    texts.collect()
 }
 
 /// Returns the rules of a namespace by name.
