@@ -233,6 +233,21 @@ async fn a_path_is_decided_in_every_form_that_a_service_may_read() {
     assert_eq!(call_with(&app, GATEWAY, request).await.status, StatusCode::OK);
 }
 
+/// Fault: `path` of Envoy has the query, so a rule with a descriptor counts one spelling of it only.
+#[tokio::test]
+async fn a_rule_with_a_path_counts_requests_of_envoy_with_any_query() {
+    let app = app("rules: { login: { match: { path: /login }, per: address, limits: 2/minute } }");
+    for (path, expected) in [("/login", 200), ("/login?x=1", 200), ("/%6Cogin?y", 429)] {
+        let entries = json!([
+            { "key": "path", "value": path },
+            { "key": "remote_address", "value": "192.0.2.7" },
+        ]);
+        let body = json!({ "domain": "edge", "descriptors": [{ "entries": entries }] });
+        let answer = call(&app, LOCAL, "POST /json", &[], body.to_string()).await;
+        assert_eq!(answer.status.as_u16(), expected, "{path}: {}", answer.body);
+    }
+}
+
 #[tokio::test]
 async fn authz_decides_the_method_and_path_of_the_call() {
     let app = app(LOGIN);
