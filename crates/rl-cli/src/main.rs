@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::{env, io};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use health::Health;
 use rl_serve::Shutdown;
 use rl_server::domains::GatewaySource;
 use rl_server::{Server, Source};
@@ -48,10 +49,7 @@ enum Command {
         merge_domains: bool,
     },
     /// Asks a server whether it is ready; the exit status is 1 if it is not
-    Health {
-        /// The URL of the server [default: http:// and RL_LISTEN, or http://127.0.0.1:8080]
-        url: Option<String>,
-    },
+    Health(Health),
 }
 
 #[derive(Debug, Args)]
@@ -106,12 +104,9 @@ async fn run(command: Command) -> Result<(), Box<dyn Error>> {
             }
             print(&file)
         }
-        Command::Health { url } => {
-            let url = url.unwrap_or_else(|| {
-                let listen = variable("RL_LISTEN").filter(|listen| !listen.is_empty());
-                format!("http://{}", listen.as_deref().unwrap_or("127.0.0.1:8080"))
-            });
-            Ok(health::check(&url).await?)
+        Command::Health(health) => {
+            let listen = variable("RL_LISTEN").filter(|listen| !listen.is_empty());
+            Ok(health.check(listen).await?)
         }
     }
 }
@@ -121,8 +116,8 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     // A signal during the start ends the server after it.
     let shutdown = Shutdown::on_signal()?;
     let server = Server::start(&source, variable).await?;
-    let (http, grpc) = (server.http_addr(), server.grpc_addr());
-    print(&format!("listening on http://{http}\nlistening on {grpc} for gRPC\n"))?;
+    let (http, grpc) = (server.http_url(), server.grpc_addr());
+    print(&format!("listening on {http}\nlistening on {grpc} for gRPC\n"))?;
     Ok(server.run(&shutdown).await?)
 }
 

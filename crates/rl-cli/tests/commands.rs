@@ -5,7 +5,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+
+use rcgen::CertifiedKey;
 
 const RULES: &str = "rules: { clients: { per: address, limits: 2/minute } }\n";
 
@@ -74,24 +76,62 @@ fn an_imported_file_is_valid() {
     assert_eq!(run(&["check", &imported]).0, 0);
 }
 
+/// Starts a server, and returns its URL for HTTP.
+fn serve(arguments: &[&str]) -> (Child, String) {
+    let mut command = rl(arguments);
+    command.env("RL_LISTEN", "127.0.0.1:0").env("RL_LISTEN_GRPC", "127.0.0.1:0");
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().expect("a line").unwrap();
+    let http = line().strip_prefix("listening on ").unwrap().to_owned();
+    assert!(line().ends_with(" for gRPC"));
+    (server, http)
+}
+
+fn stop(server: &Child) {
+    let sent = Command::new("kill").args(["-s", "TERM", &server.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
 #[test]
 fn a_server_prints_its_addresses_and_ends_with_status_0_at_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let rules = write(folder.path(), "limits.yaml", RULES);
     let envoy = write(folder.path(), "envoy.yaml", ENVOY);
     for arguments in [&["serve", &*rules][..], &["serve", "--envoy", &envoy]] {
-        let mut command = rl(arguments);
-        command.env("RL_LISTEN", "127.0.0.1:0").env("RL_LISTEN_GRPC", "127.0.0.1:0");
-        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-        let mut line = || lines.next().expect("a line").unwrap();
-        let http = line().strip_prefix("listening on ").unwrap().to_owned();
-        assert!(line().ends_with(" for gRPC"));
+        let (mut server, http) = serve(arguments);
         assert_eq!(run(&["health", &http]).0, 0);
-        let sent = Command::new("kill").args(["-s", "TERM", &server.id().to_string()]).status();
-        assert!(sent.unwrap().success());
+        stop(&server);
         assert_eq!(server.wait().unwrap().code(), Some(0));
         let (status, _, stderr) = run(&["health", &http]);
         assert!(status == 1 && stderr.contains("Connection refused"), "{stderr}");
     }
+}
+
+#[test]
+fn the_health_of_a_server_with_mutual_tls_is_read_with_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let cert = write(folder.path(), "tls.crt", &cert.pem());
+    let key = write(folder.path(), "tls.key", &signing_key.serialize_pem());
+    let tls = format!("server: {{ tls: {{ cert: {cert}, key: {key}, client_ca: {cert} }} }}\n");
+    let rules = write(folder.path(), "limits.yaml", &format!("{tls}{RULES}"));
+    let (mut server, http) = serve(&["serve", &rules]);
+    let url = http.replace("127.0.0.1", "localhost");
+    let health = |options: &[&str]| run(&[&["health", &*url], options].concat());
+
+    assert_eq!(health(&["--ca", &cert, "--cert", &cert, "--key", &key]).0, 0);
+    for (options, expected) in [
+        (&[][..], "UnknownIssuer"),
+        (&["--ca", &cert], "CertificateRequired"),
+        (&["--ca", &key], "tls.key: expected a certificate in PEM"),
+        (&["--ca", "/none"], "/none: No such file"),
+        (&["--ca", &cert, "--cert", &key, "--key", &key], "tls.key"),
+    ] {
+        let (status, _, stderr) = health(options);
+        assert!(status == 1 && stderr.contains(expected), "{options:?}: {stderr}");
+    }
+    stop(&server);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }

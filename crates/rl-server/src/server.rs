@@ -44,7 +44,7 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// let shutdown = Shutdown::on_signal()?;
 /// let source = Source::RuleFile("limits.yaml".into());
 /// let server = Server::start(&source, |name| std::env::var(name).ok()).await?;
-/// println!("listening on http://{}, gRPC on {}", server.http_addr(), server.grpc_addr());
+/// println!("listening on {}, gRPC on {}", server.http_url(), server.grpc_addr());
 /// server.run(&shutdown).await?;
 /// # Ok(()) }
 /// ```
@@ -52,6 +52,7 @@ const CLOSE: Duration = Duration::from_secs(5);
 pub struct Server {
     http: Listening,
     grpc: Listening,
+    has_tls: bool,
     /// Stops both listeners.
     shutdown: Shutdown,
     shutdown_delay: Duration,
@@ -157,6 +158,7 @@ impl Server {
         Ok(Self {
             http,
             grpc,
+            has_tls: tls.is_some(),
             shutdown,
             shutdown_delay,
             limiter,
@@ -171,6 +173,13 @@ impl Server {
     #[must_use]
     pub const fn http_addr(&self) -> SocketAddr {
         self.http.addr
+    }
+
+    /// Returns the URL for HTTP.
+    #[must_use]
+    pub fn http_url(&self) -> String {
+        let scheme = if self.has_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.http.addr)
     }
 
     /// Returns the address for gRPC.
