@@ -35,9 +35,10 @@ impl Health {
     ///
     /// Returns the reason why it is not ready, or cannot be asked.
     pub(crate) async fn check(&self, listen: Option<String>) -> Result<(), String> {
-        let url = self.url.clone().unwrap_or_else(|| {
-            format!("http://{}", listen.as_deref().unwrap_or("127.0.0.1:8080"))
-        });
+        let url = self
+            .url
+            .clone()
+            .unwrap_or_else(|| format!("http://{}", listen.as_deref().unwrap_or("127.0.0.1:8080")));
         let ready = ready_url(&url)?;
         let client = self.client().await?.build();
         let client = client.map_err(|error| format!("--cert, --key: {}", reason(&error)))?;

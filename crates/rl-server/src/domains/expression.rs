@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Context, Env, ExecutionError, Program, Value};
 
+use super::selector::append_entry;
 use crate::request::Descriptor;
 
 /// The name of the list of descriptors.
@@ -113,10 +114,8 @@ impl Expression {
 
         let value = match self {
             Self::Entry(entry) => {
-                let value = evaluation.entry(entry)?;
-                // The length of each value keeps subjects distinct whatever a client writes into the
-                // values.
-                return write!(id, "{}:{}={value}", entry.key, value.len()).ok();
+                append_entry(&entry.key, evaluation.entry(entry)?, id);
+                return Some(());
             }
             Self::Equals(entry, _) | Self::Differs(entry, _) => {
                 evaluation.entry(entry)?;

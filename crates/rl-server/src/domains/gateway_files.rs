@@ -148,6 +148,7 @@ impl GatewayFiles {
         let rules = compile(&imported.domains, Rules::new()).map_err(|error| error.to_string())?;
         let live = LiveRules::new(Rules::new());
         live.replace(rules).map_err(|error| error.to_string())?;
+        log_differences(imported.differences.iter());
         let status = GatewayFilesStatus {
             applied: 1,
             version: version(&texts),
@@ -262,10 +263,7 @@ impl FilesReader {
                 status.applied += 1;
                 status.error = None;
                 tracing::info!(target: "rl_server", %version, "gateway files applied");
-                for difference in differences.iter().filter(|one| !status.differences.contains(one))
-                {
-                    tracing::warn!(target: "rl_server", difference, "gateway files differ");
-                }
+                log_differences(differences.iter().filter(|one| !status.differences.contains(one)));
                 (status.version, status.differences) = (version, differences);
                 Ok(())
             }
@@ -283,6 +281,12 @@ impl FilesReader {
                 Err(reason)
             }
         }
+    }
+}
+
+fn log_differences<'a>(differences: impl Iterator<Item = &'a String>) {
+    for difference in differences {
+        tracing::warn!(target: "rl_server", difference, "gateway files differ");
     }
 }
 

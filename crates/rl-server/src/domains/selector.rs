@@ -243,20 +243,38 @@ fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
     match entries {
         [] => return Subject::global(),
         // The console and blocks identify clients by their addresses.
-        [("remote_address", address)] => {
-            if let Ok(address) = address.parse::<IpAddr>() {
-                // A client usually has a network of IPv6 addresses, which counts as one subject.
-                let address = ClientIp::peer().resolve(Some(address), &[]);
-                return address.map_or_else(Subject::global, |address| {
-                    Subject::new(Realm::Ip, &address.to_string())
-                });
+        [(key, value)] => {
+            if let Some(address) = counted_address(key, value) {
+                return Subject::new(Realm::Ip, &address);
             }
         }
         _ => {}
     }
-    // The length of each value keeps subjects distinct whatever a client writes into the values.
-    let id = entries.iter().map(|(key, value)| format!("{key}:{}={value}", value.len()));
-    Subject::new(realm.clone(), &id.collect::<Vec<_>>().join(","))
+    let mut id = String::new();
+    for (position, (key, value)) in entries.iter().enumerate() {
+        if position > 0 {
+            id.push(',');
+        }
+        append_entry(key, value, &mut id);
+    }
+    Subject::new(realm.clone(), &id)
+}
+
+/// Appends an entry to the identifier of a subject. The length of its value keeps subjects distinct
+/// whatever a client writes into the values.
+pub(super) fn append_entry(key: &str, value: &str, id: &mut String) {
+    let address = counted_address(key, value);
+    let value = address.as_deref().unwrap_or(value);
+    for text in [key, ":", &value.len().to_string(), "=", value] {
+        id.push_str(text);
+    }
+}
+
+/// Returns the text of the address by which a client is counted, if the entry has one. A client
+/// usually has a network of IPv6 addresses, which counts as one.
+fn counted_address(key: &str, value: &str) -> Option<String> {
+    let address: IpAddr = value.parse().ok().filter(|_| key == "remote_address")?;
+    ClientIp::peer().resolve(Some(address), &[]).map(|address| address.to_string())
 }
 
 impl Default for Selector {

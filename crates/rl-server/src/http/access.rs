@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, HeaderMap, StatusCode, header};
@@ -26,6 +27,13 @@ pub(super) fn trusted_peer(state: &HttpState, extensions: &Extensions) -> Result
     trusted.ok_or_else(|| {
         let peer = peer.map_or_else(|| "a peer without an address".into(), |peer| peer.to_string());
         let message = format!("{peer} may not describe requests: expected a peer in proxies");
+        // Gateways treat this answer as a denial or as an outage, and show it to no operator.
+        if !state.has_refused_peer.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "rl_server", peer,
+                "peer refused: it may not describe requests unless it is one of proxies (logged once)"
+            );
+        }
         Problem::new(StatusCode::FORBIDDEN, message)
     })
 }

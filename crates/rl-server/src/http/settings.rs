@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rl_core::client_ip::TrustedProxies;
@@ -105,10 +106,13 @@ pub(super) struct HttpState {
     pub(super) service: DecisionService,
     pub(super) settings: HttpSettings,
     pub(super) store: StoreCheck,
+    /// Whether a peer that is not one of the proxies has been refused.
+    pub(super) has_refused_peer: AtomicBool,
 }
 
 impl HttpState {
     pub(super) fn new(service: DecisionService, settings: HttpSettings) -> Self {
-        Self { service, settings, store: StoreCheck::default() }
+        let store = StoreCheck::default();
+        Self { service, settings, store, has_refused_peer: AtomicBool::new(false) }
     }
 }

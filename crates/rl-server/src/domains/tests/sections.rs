@@ -7,6 +7,7 @@ use rl_core::rules::Rules;
 use super::Server;
 use crate::domains::rule::Charge;
 use crate::domains::section::{read_domains, read_sections};
+use crate::grpc::messages::Code;
 
 const YAML: &str = "
 rules:
@@ -165,5 +166,35 @@ fn errors_have_a_line_and_a_column() {
     ] {
         let error = read_sections(Path::new(file), text, Rules::new()).unwrap_err();
         assert!(error.starts_with(expected), "{error:?}, expected {expected:?}");
+    }
+}
+
+/// A client that has a network of IPv6 addresses cannot choose its counter.
+#[tokio::test]
+async fn addresses_of_a_network_are_one_value_also_beside_other_values() {
+    let text = "
+domains:
+  edge:
+    users: { descriptor: [user, remote_address], limits: 2/minute }
+    hosts: { when: \"descriptors[0].host == 'a'\",
+             per: ['descriptors[0].host', 'descriptors[0].remote_address'], limits: 2/minute }
+";
+    let server = Server::new(&read_domains(Path::new("limits.yaml"), text).unwrap());
+    for entry in [("user", "alice"), ("host", "a")] {
+        let decide = async |address| {
+            let response = server.call("edge", &[&[entry, ("remote_address", address)]]).await;
+            response.overall_code
+        };
+        for address in ["2001:db8::1", "2001:db8::2"] {
+            assert_eq!(decide(address).await, i32::from(Code::Ok), "{entry:?} {address}");
+        }
+        for (address, expected) in [
+            ("2001:db8:0:0:1::3", Code::OverLimit),
+            ("2001:db8:0:1::1", Code::Ok),
+            ("192.0.2.1", Code::Ok),
+            ("192.0.2.2", Code::Ok),
+        ] {
+            assert_eq!(decide(address).await, i32::from(expected), "{entry:?} {address}");
+        }
     }
 }
