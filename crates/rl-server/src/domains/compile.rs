@@ -7,7 +7,7 @@ use rl_core::Limit;
 use rl_core::rules::{Rule, Rules};
 
 use super::expression::Expression;
-use super::rule::{DomainRule, Domains, InvalidDomainRule};
+use super::rule::{Disclosed, DomainRule, Domains, InvalidDomainRule};
 use super::selector::{
     Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector, largest_hold,
 };
@@ -135,6 +135,10 @@ impl DomainRule {
                 text.parse().map_err(|error: rl_core::ParseLimitError| error.to_string())?;
             rule = rule.limit(limit);
         }
+        rule = match self.disclosed {
+            Disclosed::Limits(is_disclosed) => rule.disclosed(is_disclosed),
+            Disclosed::Name(_) => rule.disclosed(true).name_disclosed(true),
+        };
         Ok(if self.shadow { rule.shadow() } else { rule })
     }
 

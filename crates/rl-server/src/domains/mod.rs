@@ -54,6 +54,6 @@ mod yaml;
 pub use compile::compile;
 pub use gateway_files::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use imported::Imported;
-pub use rule::{Charge, DomainRule, Domains, InvalidDomainRule};
+pub use rule::{Charge, Disclosed, DomainRule, Domains, InvalidDomainRule, NameOfRule};
 pub use rule_file::to_rule_file;
 pub use section::read_sections;

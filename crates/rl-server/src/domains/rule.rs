@@ -32,12 +32,39 @@ pub struct DomainRule {
     /// Whether the rule counts and reports, but denies nothing.
     #[serde(skip_serializing_if = "is_false")]
     pub shadow: bool,
+    /// What responses say about the rule.
+    #[serde(skip_serializing_if = "is_default")]
+    pub disclosed: Disclosed,
     /// When the rule is charged.
     #[serde(skip_serializing_if = "is_default")]
     pub charge: Charge,
     /// The rules of the domain that do not count a request that this rule counts.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub replaces: Vec<String>,
+}
+
+/// What responses say about a rule: `true`, `false` or `name` in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "disclosed: expected true, false or name")]
+pub enum Disclosed {
+    /// Whether headers and statuses have its limits.
+    Limits(bool),
+    /// They have its limits and its name.
+    Name(NameOfRule),
+}
+
+/// The word `name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NameOfRule {
+    /// The word.
+    Name,
+}
+
+impl Default for Disclosed {
+    fn default() -> Self {
+        Self::Limits(true)
+    }
 }
 
 /// When a rule is charged.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::imported::Imported;
-use super::rule::{Charge, DomainRule};
+use super::rule::{Charge, Disclosed, DomainRule};
 
 /// Returns the text of a rule file, in YAML, with the rules of another service. Comments list the
 /// differences.
@@ -37,7 +37,7 @@ fn write_file(Imported { domains, differences }: &Imported, text: &mut String) -
 }
 
 fn write_rule(rule: &DomainRule, text: &mut String) -> fmt::Result {
-    let DomainRule { descriptor, when, per, limits, shadow, charge, replaces } = rule;
+    let DomainRule { descriptor, when, per, limits, shadow, disclosed, charge, replaces } = rule;
     let lists = [
         ("descriptor", descriptor),
         ("when", when),
@@ -58,6 +58,11 @@ fn write_rule(rule: &DomainRule, text: &mut String) -> fmt::Result {
     }
     if *shadow {
         writeln!(text, "      shadow: true")?;
+    }
+    match disclosed {
+        Disclosed::Limits(true) => {}
+        Disclosed::Limits(false) => writeln!(text, "      disclosed: false")?,
+        Disclosed::Name(_) => writeln!(text, "      disclosed: name")?,
     }
     match charge {
         Charge::Before => {}

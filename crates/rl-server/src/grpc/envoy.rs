@@ -158,13 +158,21 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         let Some(at) = others.iter().position(is_part) else { continue };
         let part = others.remove(at);
         let is_over = part.is_over() && !part.is_shadow();
+        if !part.is_disclosed() {
+            // Envoy would write the numbers of a status into headers of the response.
+            if is_over {
+                *status = descriptor_status(None, true);
+            }
+            continue;
+        }
         let governing = part.limits().filter(|limit| !limit.limit().is_shadow());
         let governing =
             governing.min_by_key(|limit| (std::cmp::Reverse(limit.is_over()), limit.remaining()));
         let found = descriptor_status(governing, is_over);
         // Several rules may count one descriptor: its status is that of the most restrictive one.
         let order = |one: &DescriptorStatus| (one.code() != Code::OverLimit, one.limit_remaining);
-        if status.current_limit.is_none() || order(&found) < order(status) {
+        let is_first = status.current_limit.is_none() && status.code() != Code::OverLimit;
+        if is_first || order(&found) < order(status) {
             *status = found;
         }
     }

@@ -13,7 +13,7 @@ use super::EnvoyService;
 use super::messages::{
     Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Unit,
 };
-use crate::domains::{Charge, DomainRule, compile};
+use crate::domains::{Charge, Disclosed, DomainRule, compile};
 use crate::service::DecisionService;
 
 /// Creates a service with these rules of the domain `edge`.
@@ -152,6 +152,31 @@ async fn a_descriptor_with_a_cost_of_0_charges_nothing_beside_others_with_a_cost
     assert_eq!(call(&service, &[of("read", 5), of("written", 0)]).await.0, Code::OverLimit);
     let (code, _) = call(&service, &[of("read", 0)]).await;
     assert_eq!(code, Code::OverLimit, "used units are charged also if the request is denied");
+}
+
+/// Envoy writes the numbers of statuses into headers that clients read.
+#[tokio::test]
+async fn the_numbers_of_an_undisclosed_rule_are_in_no_status_and_no_header() {
+    let undisclosed =
+        DomainRule { disclosed: Disclosed::Limits(false), ..rule(&["fleet"], &["1/day"]) };
+    let service = service([("fleet", undisclosed), ("user", rule(&["user"], &["9/hour"]))]);
+    let descriptors = [descriptor(&[("fleet", "a")]), descriptor(&[("user", "alice")])];
+    for expected in [Code::Ok, Code::OverLimit] {
+        let (code, response) = call(&service, &descriptors).await;
+        assert_eq!(code, expected);
+        let [fleet, user] = &response.statuses[..] else { panic!("{response:?}") };
+        assert_eq!((fleet.code(), &fleet.current_limit, fleet.limit_remaining), (code, &None, 0));
+        assert_eq!((user.code(), user.limit_remaining), (Code::Ok, 8));
+        let shown = |name: &str| {
+            let header = response.response_headers_to_add.iter().find(|one| one.key == name);
+            header.map(|header| &*header.value)
+        };
+        let is_allowed = code == Code::Ok;
+        assert_eq!(shown("x-rate-limit-limit"), is_allowed.then_some("9"));
+        assert_eq!(shown("retry-after").is_none(), is_allowed);
+        let body = String::from_utf8_lossy(&response.raw_body);
+        assert!(!body.contains("day") && !body.contains("fleet"), "{body}");
+    }
 }
 
 #[tokio::test]

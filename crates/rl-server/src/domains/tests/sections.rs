@@ -120,6 +120,11 @@ fn errors_have_a_line_and_a_column() {
         ),
         (
             "a.yaml",
+            "domains: { d: { r: { descriptor: a, disclosed: names } } }",
+            "line 1, column 48: disclosed: expected true, false or name",
+        ),
+        (
+            "a.yaml",
             "domains: { d: { r: {} } }",
             "line 1, column 20: domain \"d\", rule \"r\": limits: expected at least one limit",
         ),
