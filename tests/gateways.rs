@@ -3,14 +3,16 @@
 
 mod clients;
 mod programs;
+mod stores;
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use programs::{Gateway, OnOutage, RunningGateway, Service, decision_server};
 use reqwest::{Client, StatusCode};
 use rl_tests::RedisServer;
+use rl_tests::web::eventually;
 
 const ALL: [Gateway; 5] =
     [Gateway::Nginx, Gateway::Caddy, Gateway::Traefik, Gateway::HaProxy, Gateway::Envoy];
@@ -188,4 +190,55 @@ domains: {{ edge: {{ clients: {{ descriptor: [remote_address], limits: {LIMIT}/h
         assert_eq!(denied.into_inner(), 5_000 - LIMIT, "{kind:?}");
         assert_eq!(service.requests(), LIMIT, "{kind:?}");
     }
+}
+
+/// Clients see decisions while the rules change, and none is lost when the server stops.
+#[tokio::test]
+async fn clients_see_no_error_while_rules_change_and_while_the_server_stops() {
+    let limits = |max: u32| {
+        format!(
+            "\
+proxies: [127.0.0.1]
+rules: {{ clients: {{ per: address, limits: {max}/day }} }}
+domains: {{ edge: {{ clients: {{ descriptor: [remote_address], limits: {max}/day }} }} }}
+"
+        )
+    };
+    let of_outage = ALL.into_iter().filter(|kind| kind.can(OnOutage::Allow));
+    join_all(of_outage.map(async |kind| {
+        let service = Service::start().await;
+        let mut server = decision_server(&limits(1_000_000), None).await;
+        let gateway = RunningGateway::start(kind, OnOutage::Allow, &service, &server).await;
+        let (allowed, denied) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let ended = AtomicBool::new(false);
+        let workers = (0..4).map(async |worker| {
+            let client = client(20 + worker);
+            while !ended.load(Ordering::Relaxed) {
+                let response = client.get(gateway.url("/")).send().await.unwrap();
+                match response.status() {
+                    StatusCode::OK => &allowed,
+                    StatusCode::TOO_MANY_REQUESTS => &denied,
+                    other => panic!("{kind:?}: {other}"),
+                }
+                .fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let more = async |count: &AtomicUsize| {
+            let before = count.load(Ordering::Relaxed);
+            eventually(async || count.load(Ordering::Relaxed) > before + 20).await;
+        };
+        let operator = async {
+            more(&allowed).await;
+            server.change(&limits(1));
+            more(&denied).await;
+            server.change(&limits(1_000_000));
+            more(&allowed).await;
+            server.stop().await;
+            more(&allowed).await;
+            ended.store(true, Ordering::Relaxed);
+        };
+        join(join_all(workers), operator).await;
+        assert_eq!(service.requests(), allowed.into_inner(), "{kind:?}");
+    }))
+    .await;
 }

@@ -124,7 +124,7 @@ fn program(variable: &str, name: &str) -> PathBuf {
 pub(super) struct Process {
     child: Child,
     log: PathBuf,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Process {
@@ -134,7 +134,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         let child = command.spawn();
         let child = child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
-        Self { child, log, _folder: folder }
+        Self { child, log, folder }
     }
 
     /// Waits until the process accepts connections at this port.
@@ -174,6 +174,19 @@ impl DecisionServer {
 
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// Replaces the rules.
+    pub(super) fn change(&self, limits: &str) {
+        fs::write(self.process.folder.path().join("limits.yaml"), limits).unwrap();
+    }
+
+    /// Asks the server to stop, and waits until it has.
+    pub(super) async fn stop(&mut self) {
+        let id = self.process.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+        let child = Mutex::new(&mut self.process.child);
+        eventually(async || child.lock().unwrap().try_wait().unwrap().is_some()).await;
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::{Certificate, ClientBuilder, Identity, Url};
-use tokio_rustls::rustls::crypto::ring;
+use rustls::crypto::ring;
+use ureq::Agent;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 /// The time limit for the answer.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -34,44 +37,65 @@ impl Health {
     /// # Errors
     ///
     /// Returns the reason why it is not ready, or cannot be asked.
-    pub(crate) async fn check(&self, listen: Option<String>) -> Result<(), String> {
+    pub(crate) fn check(&self, listen: Option<String>) -> Result<(), String> {
         let url = self
             .url
             .clone()
             .unwrap_or_else(|| format!("http://{}", listen.as_deref().unwrap_or("127.0.0.1:8080")));
         let ready = ready_url(&url)?;
-        let client = self.client().await?.build();
-        let client = client.map_err(|error| format!("--cert, --key: {}", reason(&error)))?;
-        let answer = client.get(ready).send().await;
-        let answer = answer.map_err(|error| format!("{url}: {}", reason(&error)))?;
-        if answer.status() == 200 {
+        let mut settings = Agent::config_builder()
+            .proxy(None)
+            .timeout_global(Some(LIMIT))
+            .http_status_as_error(false);
+        if url.starts_with("https:") {
+            settings = settings.tls_config(self.tls()?);
+        }
+        let answer = Agent::new_with_config(settings.build()).get(&ready).call();
+        let mut answer = answer.map_err(|error| format!("{url}: {error}"))?;
+        let status = answer.status();
+        if status == 200 {
             return Ok(());
         }
-        let status = answer.status();
-        let body = answer.text().await.unwrap_or_default();
+        let body = answer.body_mut().read_to_string().unwrap_or_default();
         Err(format!("{url}: not ready: status {status}: {}", body.trim()))
     }
 
-    async fn client(&self) -> Result<ClientBuilder, String> {
-        // The only other caller is the store, which names its provider itself.
-        let _ = ring::default_provider().install_default();
-        let mut client = reqwest::Client::builder().no_proxy().timeout(LIMIT);
-        if let Some(path) = &self.ca {
-            let roots = Certificate::from_pem_bundle(&read(path)?);
-            let roots = roots.ok().filter(|roots| !roots.is_empty());
-            let expected = || format!("{}: expected a certificate in PEM", path.display());
-            client = client.tls_certs_only(roots.ok_or_else(expected)?);
-        }
-        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
-            let mut pem = read(cert)?;
-            pem.extend(read(key)?);
-            let identity = Identity::from_pem(&pem);
-            client = client.identity(identity.map_err(|error| {
-                format!("{}, {}: {}", cert.display(), key.display(), reason(&error))
-            })?);
-        }
-        Ok(client)
+    fn tls(&self) -> Result<TlsConfig, String> {
+        let roots = match &self.ca {
+            Some(path) => certificates(path)?,
+            None => {
+                let roots = rustls_native_certs::load_native_certs().certs;
+                roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect()
+            }
+        };
+        let client = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                let expected = |_| format!("{}: expected a private key in PEM", key.display());
+                let private = PrivateKey::from_pem(&read(key)?).map_err(expected)?;
+                Some(ClientCert::new_with_certs(&certificates(cert)?, private))
+            }
+            _ => None,
+        };
+        Ok(TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+            .root_certs(RootCerts::new_with_certs(&roots))
+            .client_cert(client)
+            .build())
     }
+}
+
+/// Reads the certificates of a file.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
+    let pem = read(path)?;
+    let items = parse_pem(&pem).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let found: Vec<_> = items.collect();
+    if found.is_empty() {
+        return Err(format!("{}: expected a certificate in PEM", path.display()));
+    }
+    Ok(found)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -80,31 +104,25 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 /// Returns the URL of `/readyz`. An address on which a server listens for all hosts is asked on this
 /// machine.
-fn ready_url(text: &str) -> Result<Url, String> {
+fn ready_url(text: &str) -> Result<String, String> {
     let expected = || format!("{text:?}: expected http://HOST:PORT or https://HOST:PORT");
-    let mut url = Url::parse(text).map_err(|_| expected())?;
-    if !matches!(url.scheme(), "http" | "https") {
+    let uri: Uri = text.parse().map_err(|_| expected())?;
+    let (Some(scheme @ ("http" | "https")), Some(authority)) = (uri.scheme_str(), uri.authority())
+    else {
+        return Err(expected());
+    };
+    let port = authority.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    let host = authority.host();
+    // A login, or a port that is not a number.
+    if host.is_empty() || format!("{host}{port}") != authority.as_str() {
         return Err(expected());
     }
-    let local = match url.host_str() {
-        Some("0.0.0.0") => Some("127.0.0.1"),
-        Some("[::]") => Some("[::1]"),
-        _ => None,
+    let host = match host {
+        "0.0.0.0" => "127.0.0.1",
+        "[::]" => "[::1]",
+        host => host,
     };
-    if let Some(local) = local {
-        url.set_host(Some(local)).map_err(|_| expected())?;
-    }
-    url.set_path("/readyz");
-    Ok(url)
-}
-
-/// Returns the innermost reason for an error, which names what went wrong.
-fn reason(error: &reqwest::Error) -> String {
-    let mut reason: &dyn std::error::Error = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason.to_string()
+    Ok(format!("{scheme}://{host}{port}/readyz"))
 }
 
 #[cfg(test)]
@@ -119,7 +137,7 @@ mod tests {
             ("https://[::]:8080", "https://[::1]:8080/readyz"),
             ("http://limits", "http://limits/readyz"),
         ] {
-            assert_eq!(ready_url(url).unwrap().as_str(), expected);
+            assert_eq!(ready_url(url).unwrap(), expected);
         }
         for url in ["ftp://x", "x:80", "http://", "http://x:y"] {
             assert!(ready_url(url).unwrap_err().contains("expected http://HOST:PORT"), "{url}");

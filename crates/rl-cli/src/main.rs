@@ -106,7 +106,7 @@ async fn run(command: Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Health(health) => {
             let listen = variable("RL_LISTEN").filter(|listen| !listen.is_empty());
-            Ok(health.check(listen).await?)
+            Ok(health.check(listen)?)
         }
     }
 }

@@ -11,7 +11,7 @@ use rl_core::{MemoryStore, RedisStore};
 /// |---|---|
 /// | `memory:` | counters in the memory of this process |
 /// | `redis://[user:password@]host[:port][/database]` | a server; `rediss://` is over TLS |
-/// | `redis-sentinel://[user:password@]host[:port],…#NAME` | the primary that the sentinels call `NAME`, with the login to it; or `rediss-sentinel://` |
+/// | `redis-sentinel://[user:password@]host[:port],…[?sentinel_password=…]#NAME` | the primary that the sentinels call `NAME`, with the login to it, and the password of the sentinels; or `rediss-sentinel://` |
 /// | `redis-cluster://[user:password@]host[:port],…` | a cluster; or `rediss-cluster://` |
 ///
 /// # Errors
@@ -25,8 +25,16 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
     let builder = match url.split_once("://") {
         Some((scheme @ ("redis-sentinel" | "rediss-sentinel"), rest)) => {
             let (rest, name) = rest.split_once('#').ok_or("expected #NAME of the primary")?;
+            let (rest, of_sentinels) = match rest.split_once('?') {
+                None => (rest, None),
+                Some((rest, query)) => {
+                    let password = query.strip_prefix("sentinel_password=");
+                    (rest, Some(password.ok_or("expected ?sentinel_password=… or no query")?))
+                }
+            };
+            let of_sentinels = of_sentinels.map(|password| format!(":{password}"));
             let (login, hosts) = login(rest);
-            let builder = RedisStore::sentinel(urls(scheme, None, hosts), name);
+            let builder = RedisStore::sentinel(urls(scheme, of_sentinels.as_deref(), hosts), name);
             match login.map(|login| login.split_once(':').unwrap_or(("", login))) {
                 None => builder,
                 Some(("", password)) => builder.password(&decoded(password)?),
@@ -81,7 +89,12 @@ mod tests {
 
     #[tokio::test]
     async fn errors_of_urls_show_no_password() {
-        for url in ["redis-sentinel://:secret@10.0.0.1", "http://:secret@x", "secret"] {
+        for url in [
+            "redis-sentinel://:secret@10.0.0.1",
+            "redis-sentinel://10.0.0.1?secret#x",
+            "http://:secret@x",
+            "secret",
+        ] {
             let error = connect(url).await.err().unwrap();
             assert!(!error.contains("secret") && error.contains("expected"), "{url}: {error}");
         }
