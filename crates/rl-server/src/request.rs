@@ -168,6 +168,13 @@ impl GatewayRequest {
         Some(descriptor.hits.unwrap_or(descriptors.hits))
     }
 
+    /// Returns whether the request has descriptors, and each of them has a cost of 0.
+    pub(crate) fn is_free(&self) -> bool {
+        let Selection::Descriptors(descriptors, _) = &self.selection else { return false };
+        let mut positions = 0..descriptors.list.len();
+        !positions.is_empty() && positions.all(|position| self.cost(position) == Some(0))
+    }
+
     /// Returns the rules that were selected when the request was decided.
     #[must_use]
     pub fn selected(&self) -> Vec<SelectedPart> {

@@ -88,7 +88,11 @@ impl DecisionService {
     /// after the request are decided before that step. A descriptor with a cost is charged to them
     /// even beyond their limits, because its units have already been used. A descriptor with a cost
     /// of 0 denies the request if one of its limits has no unit left.
+    ///
+    /// A request whose descriptors all have a cost of 0 charges nothing, also under the rules that
+    /// match it.
     pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
+        let mode = if request.is_free() { Mode::Peek } else { mode };
         let admitted = self.admit(&self.descriptor_limiter, request);
         let selected = request.selected();
         if !selected.iter().any(|part| part.counted == Counted::Later) {

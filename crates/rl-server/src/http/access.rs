@@ -16,25 +16,27 @@ use super::settings::HttpState;
 /// proxy runs on this one.
 const PROXY_HEADERS: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
-/// Returns the peer of the connection, if it is a gateway that may describe requests.
+/// Returns the peer of the connection, if it is a gateway that may describe requests. Any other peer
+/// could choose the address under which it is counted.
 ///
 /// # Errors
 ///
-/// Returns 403 for any other peer: it could choose the address under which it is counted.
+/// Returns 500 for any other peer. Gateways take it for an outage, and allow or reject requests as
+/// they are configured; as a denial, one missing setting would turn all clients away.
 pub(super) fn trusted_peer(state: &HttpState, extensions: &Extensions) -> Result<IpAddr, Problem> {
     let peer = peer(extensions);
     let trusted = peer.filter(|peer| state.settings.proxies.contains(*peer));
     trusted.ok_or_else(|| {
         let peer = peer.map_or_else(|| "a peer without an address".into(), |peer| peer.to_string());
         let message = format!("{peer} may not describe requests: expected a peer in proxies");
-        // Gateways treat this answer as a denial or as an outage, and show it to no operator.
+        // Gateways show this answer to no operator.
         if !state.has_refused_peer.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "rl_server", peer,
                 "peer refused: it may not describe requests unless it is one of proxies (logged once)"
             );
         }
-        Problem::new(StatusCode::FORBIDDEN, message)
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     })
 }
 
@@ -56,7 +58,8 @@ pub(super) async fn require_gateway_or_caller(
     request: Request,
     next: Next,
 ) -> Response {
-    if trusted_peer(&state, request.extensions()).is_ok() {
+    let peer = peer(request.extensions());
+    if peer.is_some_and(|peer| state.settings.proxies.contains(peer)) {
         return next.run(request).await;
     }
     require_caller(State(state), request, next).await

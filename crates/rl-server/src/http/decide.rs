@@ -93,15 +93,19 @@ pub(super) enum DecideResponses {
     /// The request may pass
     #[response(status = 200)]
     Allowed,
-    /// A header of the gateway is missing or occurs twice, or the key of the client is ambiguous
+    /// A header of the gateway is missing or occurs twice, X-Forwarded-For does not end with an
+    /// address, or the key of the client is ambiguous
     #[response(status = 400)]
     Ambiguous,
-    /// The peer is not one of the setting `proxies`, or the client has no key
+    /// The client has no key
     #[response(status = 403)]
-    Untrusted,
+    MissingKey,
     /// The request is denied
     #[response(status = 429)]
     Denied,
+    /// The peer is not one of the setting `proxies`
+    #[response(status = 500)]
+    Untrusted,
     /// The request could not be decided, and is rejected then
     #[response(status = 503)]
     Undecided,

@@ -1,6 +1,6 @@
 //! Reads the request of a client from the call of a gateway.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
@@ -48,9 +48,10 @@ impl CallHeaders {
     ///
     /// # Errors
     ///
-    /// Returns 400 if a header is missing, or occurs twice.
+    /// Returns 400 if a header is missing or occurs twice, or if it names no address of the client.
     pub(super) fn request(self, call: Parts, peer: IpAddr) -> Result<GatewayRequest, Problem> {
         let headers = &call.headers;
+        check_address(headers)?;
         let (method, target, host) = match self {
             Self::Forwarded => (
                 required(headers, "X-Forwarded-Method")?,
@@ -91,6 +92,25 @@ fn described(mut request: GatewayRequest) -> GatewayRequest {
         request.headers.remove(name);
     }
     request
+}
+
+/// Checks that the gateway names the address of the client, as the last of `X-Forwarded-For`.
+/// Otherwise the limiter would count all clients as one: the gateway.
+fn check_address(headers: &HeaderMap) -> Result<(), Problem> {
+    let last = headers.get_all(FORWARDED_FOR).iter().next_back();
+    let last = last.map_or("", |line| line.to_str().unwrap_or(""));
+    let last = last.rsplit(',').next().unwrap_or("").trim();
+    let is_address = last.parse::<IpAddr>().is_ok()
+        || last.parse::<SocketAddr>().is_ok()
+        || last
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .is_some_and(|inner| inner.parse::<IpAddr>().is_ok());
+    if is_address {
+        return Ok(());
+    }
+    let message = "X-Forwarded-For: expected the address of the client as the last one";
+    Err(Problem::invalid("X-Forwarded-For", message))
 }
 
 fn host_of(call: &Parts) -> Result<Option<String>, Problem> {

@@ -233,12 +233,17 @@ async fn operators_see_the_state_and_the_counts_without_a_token() {
     let unready = get("/readyz").await;
     assert_eq!(
         (unready.status.as_u16(), unready.json()),
-        (503, json!({ "ready": false, "reason": "the server stops" }))
+        (503, json!({ "ready": false, "reason": "the server stops", "store_reachable": true }))
     );
     readiness.set_ready();
-    assert_eq!(get("/readyz").await.json(), json!({ "ready": true }));
+    assert_eq!(get("/readyz").await.json(), json!({ "ready": true, "store_reachable": true }));
 
-    let headers = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/free"), ("x-api-key", "k")];
+    let headers = [
+        ("x-forwarded-method", "GET"),
+        ("x-forwarded-uri", "/free"),
+        ("x-forwarded-for", "192.0.2.7"),
+        ("x-api-key", "k"),
+    ];
     call(&app, GATEWAY, "GET /decide", &headers, "").await;
     let metrics = get("/metrics").await;
     let line = "rl_decisions_total{limiter=\"default\",origin=\"store\",outcome=\"allowed\"} 1";
@@ -257,7 +262,7 @@ async fn operators_see_the_state_and_the_counts_without_a_token() {
     let answer = call(&failing, STRANGER, "GET /readyz", &[], "").await;
     assert_eq!(
         (answer.status.as_u16(), &answer.json()["reason"]),
-        (503, &json!("the store cannot be reached"))
+        (503, &json!("the store has not answered since the start"))
     );
     for (target, expected) in [("GET /", 404), ("DELETE /decide", 405), ("GET /v1/check", 405)] {
         let answer = call(&failing, STRANGER, target, &[], "").await;

@@ -51,7 +51,11 @@ async fn a_request_is_allowed_with_headers_and_then_denied_with_the_response_for
     assert_eq!(decide(&app, "192.0.2.8").await.status, StatusCode::OK, "another client");
     let head = call(&app, GATEWAY, "HEAD /decide", &forwarded("192.0.2.7"), "").await;
     assert_eq!((head.status, &*head.body), (StatusCode::TOO_MANY_REQUESTS, ""));
-    let other = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/login")];
+    let other = [
+        ("x-forwarded-method", "GET"),
+        ("x-forwarded-uri", "/login"),
+        ("x-forwarded-for", "192.0.2.7"),
+    ];
     let uncounted = call(&app, GATEWAY, "POST /decide", &other, "ignored").await;
     assert_eq!(
         (uncounted.status, uncounted.header("x-rate-limit-remaining")),
@@ -65,7 +69,7 @@ async fn only_trusted_gateways_are_believed() {
     for target in ["GET /decide", "GET /decide/original", "GET /authz/login"] {
         for peer in [STRANGER, LOCAL] {
             let answer = call(&app, peer, target, &forwarded("192.0.2.7"), "").await;
-            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{target}");
+            assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{target}");
             let message = answer.message();
             assert!(message.contains(peer) && message.contains("proxies"), "{message}");
         }
@@ -188,10 +192,32 @@ async fn rules_see_the_headers_of_the_client_and_not_those_of_the_call() {
         );
         let app = app(&rules);
         let mut headers = vec![("x-forwarded-method", "GET"), ("x-forwarded-uri", "/")];
-        headers.push((header, "1"));
+        headers.extend([(header, "1"), ("x-forwarded-for", "192.0.2.7")]);
         let answer = call(&app, GATEWAY, "GET /decide", &headers, "").await;
         let expected = if is_seen { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
         assert_eq!(answer.status, expected, "{header}");
+    }
+}
+
+/// Fault: without its address, a client was counted as the gateway, with all others.
+#[tokio::test]
+async fn a_client_without_an_address_is_refused_and_not_counted_as_the_gateway() {
+    let app = app(LOGIN);
+    for (address, expected) in [
+        (None, 400),
+        (Some(""), 400),
+        (Some("unknown"), 400),
+        (Some("192.0.2.7, x"), 400),
+        (Some("x, 192.0.2.7"), 200),
+        (Some("192.0.2.7:4711"), 200),
+        (Some("[2001:db8::1]"), 200),
+        (Some("2001:db8::1"), 200),
+    ] {
+        let headers = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/other")];
+        let address = address.map(|address| ("x-forwarded-for", address));
+        let headers: Vec<_> = headers.into_iter().chain(address).collect();
+        let answer = call(&app, GATEWAY, "GET /decide", &headers, "").await;
+        assert_eq!(answer.status.as_u16(), expected, "{address:?}: {}", answer.body);
     }
 }
 
@@ -199,8 +225,12 @@ async fn rules_see_the_headers_of_the_client_and_not_those_of_the_call() {
 async fn the_host_is_that_of_the_client() {
     let app = app("rules: { app: { match: { host: app.example }, limits: 0/minute } }");
     let with = |host| {
-        let call =
-            [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/"), ("host", "app.example")];
+        let call = [
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-uri", "/"),
+            ("x-forwarded-for", "192.0.2.7"),
+            ("host", "app.example"),
+        ];
         call.into_iter().chain([("x-forwarded-host", host)]).collect::<Vec<_>>()
     };
     for (host, expected) in [("app.example", 429), ("other.example", 200)] {
@@ -211,6 +241,7 @@ async fn the_host_is_that_of_the_client() {
     let original = [
         ("x-original-method", "GET"),
         ("x-original-uri", "/"),
+        ("x-forwarded-for", "192.0.2.7"),
         ("host", "app.example"),
         ("x-forwarded-host", "other.example"),
     ];
@@ -222,12 +253,17 @@ async fn the_host_is_that_of_the_client() {
 async fn a_path_is_decided_in_every_form_that_a_service_may_read() {
     let app = app("rules: { login: { match: { path: /login }, limits: 0/minute } }");
     for path in ["/login", "//login", "/%6Cogin", "/login?x=/", "/x/../login", "login"] {
-        let headers = [("x-forwarded-method", "GET"), ("x-forwarded-uri", path)];
+        let headers = [
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-uri", path),
+            ("x-forwarded-for", "192.0.2.7"),
+        ];
         let answer = call(&app, GATEWAY, "GET /decide", &headers, "").await;
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{path}");
     }
     // Bytes that are not UTF-8 are no failure of the call.
     let request = Request::get("/decide").header("x-forwarded-method", "GET");
+    let request = request.header("x-forwarded-for", "192.0.2.7");
     let bytes = HeaderValue::from_bytes(b"/other/\xff\xc3\xa9").unwrap();
     let request = request.header("x-forwarded-uri", bytes).body(Body::empty()).unwrap();
     assert_eq!(call_with(&app, GATEWAY, request).await.status, StatusCode::OK);
@@ -245,6 +281,23 @@ async fn a_rule_with_a_path_counts_requests_of_envoy_with_any_query() {
         let body = json!({ "domain": "edge", "descriptors": [{ "entries": entries }] });
         let answer = call(&app, LOCAL, "POST /json", &[], body.to_string()).await;
         assert_eq!(answer.status.as_u16(), expected, "{path}: {}", answer.body);
+    }
+}
+
+/// Fault: a call of Envoy that only asks what is left was charged to the rules that match it.
+#[tokio::test]
+async fn a_call_of_envoy_with_a_cost_of_0_charges_no_rule() {
+    let app = app("rules: { all: { per: address, limits: 1/minute } }");
+    let ask = async |hits: &str| {
+        let body = format!(
+            r#"{{"domain": "edge", "descriptors": [
+                {{"entries": [{{"key": "remote_address", "value": "192.0.2.7"}}]{hits}}}
+            ]}}"#
+        );
+        call(&app, LOCAL, "POST /json", &[], body).await.status.as_u16()
+    };
+    for (hits, expected) in [(r#", "hitsAddend": "0""#, 200), ("", 200), ("", 429)] {
+        assert_eq!(ask(hits).await, expected, "{hits}");
     }
 }
 
