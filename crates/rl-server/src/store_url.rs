@@ -9,7 +9,7 @@ use rl_core::{MemoryStore, RedisStore};
 ///
 /// | URL | store |
 /// |---|---|
-/// | `memory:` | counters in the memory of this process |
+/// | `memory` | counters in the memory of this process |
 /// | `redis://[user:password@]host[:port][/database]` | a server; `rediss://` is over TLS |
 /// | `redis-sentinel://[user:password@]host[:port],…[?sentinel_password=…]#NAME` | the primary that the sentinels call `NAME`, with the login to it, and the password of the sentinels; or `rediss-sentinel://` |
 /// | `redis-cluster://[user:password@]host[:port],…` | a cluster; or `rediss-cluster://` |
@@ -19,7 +19,7 @@ use rl_core::{MemoryStore, RedisStore};
 /// Returns an error, which contains no password, if the URL has another form, or a server refuses
 /// the login.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
-    if url == "memory:" {
+    if url == "memory" {
         return Ok(Arc::new(MemoryStore::new()));
     }
     let builder = match url.split_once("://") {
@@ -98,6 +98,6 @@ mod tests {
             let error = connect(url).await.err().unwrap();
             assert!(!error.contains("secret") && error.contains("expected"), "{url}: {error}");
         }
-        assert!(connect("memory:").await.is_ok());
+        assert!(connect("memory").await.is_ok());
     }
 }
