@@ -125,7 +125,7 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
     #[rustfmt::skip]
     let table: [(&[(&str, &str)], &str); 14] = [
         (&[good[1]], "DATABASE_URL: expected postgres://"),
-        (&[good[0]], "no actor could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
+        (&[good[0]], "RL_ADMIN_TOKENS: no actor could use this API: expected this variable or RL_ADMIN_TOKENS_FILE"),
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected at least one token"),
         (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 random bytes or more"),
         (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),
@@ -133,7 +133,7 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
         (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),
         (&[good[0], good[1], ("RL_REDIS_URL", "swordfish")], "RL_REDIS_URL: "),
         (&[good[0], good[1], ("RL_LOG_SECRET", "swordfish")], "RL_LOG_SECRET: log secret is too short: expected at least 16 bytes"),
-        (&[good[0], good[1], ("RL_IPV6_PREFIX", "31")], "RL_IPV6_PREFIX \"31\": expected 32 to 128 bits"),
+        (&[good[0], good[1], ("RL_IPV6_PREFIX", "31")], "RL_IPV6_PREFIX: \"31\": expected 32 to 128 bits"),
         (&[good[0], good[1], ("RL_REALMS", "a b")], "RL_REALMS: realm \"a b\": expected 1 to 32 characters"),
         (&[good[0], good[1], ("RL_ADMIN_WEBHOOK_SECRET", "swordfish")], "RL_ADMIN_WEBHOOK_URLS and RL_ADMIN_WEBHOOK_SECRET: expected both"),
         (&[good[0], good[1], ("RL_ADMIN_WEBHOOK_URLS", "https://a.example/swordfish"), ("RL_ADMIN_WEBHOOK_SECRET", "swordfish")], "RL_ADMIN_WEBHOOK_URLS, RL_ADMIN_WEBHOOK_SECRET: secret of webhooks: expected at least 16 bytes"),

@@ -84,6 +84,8 @@ mod admin;
 
 pub mod console;
 
+pub mod settings;
+
 /// Runs the program of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

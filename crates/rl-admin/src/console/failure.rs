@@ -38,7 +38,8 @@ impl Failure {
     pub(super) fn login_through_proxy() -> Self {
         let message = "This console accepts logins only from its own machine, at localhost, 127.0.0.1 or \
                        [::1]. For others, set the origin at which browsers see it, such as \
-                       RL_ADMIN_ORIGIN=https://limits.example.com. The cookie then needs TLS.";
+                       https://limits.example.com: RL_ADMIN_ORIGIN of rl-admin, or origin in the \
+                       file of the decision server. The cookie then needs TLS.";
         Self::new(StatusCode::FORBIDDEN, "Not from this machine", message)
     }
 }

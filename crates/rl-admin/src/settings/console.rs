@@ -1,13 +1,12 @@
 use std::net::SocketAddr;
 
-use rl_admin::Admin;
-use rl_admin::console::Console;
-
-use super::invalid::InvalidSetting;
+use super::InvalidSetting;
+use crate::admin::Admin;
+use crate::console::Console;
 
 /// The settings of the console.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ConsoleSettings {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ConsoleSettings {
     // `None` if the console is switched off.
     path: Option<String>,
     origin: Option<String>,
@@ -35,7 +34,10 @@ impl ConsoleSettings {
             let holds_api = format!("{prefix}/").starts_with(&format!("{path}/"));
             if !is_path || is_in_api || holds_api {
                 let expected = "off, or a path such as /console that is not that of the API";
-                return Err(InvalidSetting(format!("RL_ADMIN_CONSOLE: expected {expected}")));
+                return Err(InvalidSetting::new(
+                    "RL_ADMIN_CONSOLE",
+                    format!("expected {expected}"),
+                ));
             }
         }
         let origin = read("RL_ADMIN_ORIGIN");
@@ -45,7 +47,7 @@ impl ConsoleSettings {
         };
         if !origin.iter().all(is_origin) {
             let expected = "the origin that browsers see, such as https://limits.example.com";
-            return Err(InvalidSetting(format!("RL_ADMIN_ORIGIN: expected {expected}")));
+            return Err(InvalidSetting::new("RL_ADMIN_ORIGIN", format!("expected {expected}")));
         }
         Ok(Self { path, origin })
     }
@@ -55,7 +57,7 @@ impl ConsoleSettings {
     /// With an `http://` origin, the cookie is also sent without TLS. Without an origin, the cookie
     /// requires TLS, unless the listener is on the loopback interface. In that case, browsers on
     /// the same machine get the cookie without TLS.
-    pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
+    pub(super) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
         let console = match &self.origin {
             Some(origin) if origin.starts_with("https://") => console.origin(origin),
@@ -67,7 +69,7 @@ impl ConsoleSettings {
     }
 
     /// Returns whether browsers reach the console over TLS, through a proxy.
-    pub(crate) fn is_behind_tls(&self) -> bool {
+    pub(super) fn is_behind_tls(&self) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.starts_with("https://"))
     }
 }

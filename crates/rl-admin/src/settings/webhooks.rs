@@ -1,9 +1,11 @@
-use rl_admin::webhook::{InvalidWebhook, Webhooks};
+use std::fmt;
 
-use super::invalid::InvalidSetting;
+use super::InvalidSetting;
+use crate::webhook::{InvalidWebhook, Webhooks};
 
 /// The receivers of webhooks, and the secret with which deliveries are signed.
-pub(crate) struct WebhookSettings {
+#[derive(Clone)]
+pub(super) struct WebhookSettings {
     urls: Vec<String>,
     secret: String,
 }
@@ -20,20 +22,25 @@ impl WebhookSettings {
                 Ok(Some(Self { urls, secret }))
             }
             _ => {
-                let both =
-                    "RL_ADMIN_WEBHOOK_URLS and RL_ADMIN_WEBHOOK_SECRET: expected both, or none";
-                Err(InvalidSetting(both.to_owned()))
+                let both = "RL_ADMIN_WEBHOOK_URLS and RL_ADMIN_WEBHOOK_SECRET";
+                Err(InvalidSetting::new(both, "expected both, or none"))
             }
         }
     }
 
     /// Starts to deliver events.
-    pub(crate) fn start(&self) -> Result<Webhooks, String> {
+    pub(super) fn start(&self) -> Result<Webhooks, InvalidSetting> {
         let builder = Webhooks::builder(&self.secret);
         let builder = self.urls.iter().fold(builder, |builder, url| builder.url(url));
-        let invalid = |error: InvalidWebhook| {
-            format!("RL_ADMIN_WEBHOOK_URLS, RL_ADMIN_WEBHOOK_SECRET: {error}")
-        };
+        let both = "RL_ADMIN_WEBHOOK_URLS, RL_ADMIN_WEBHOOK_SECRET";
+        let invalid = |error: InvalidWebhook| InvalidSetting::new(both, error.to_string());
         builder.start().map_err(invalid)
+    }
+}
+
+impl fmt::Debug for WebhookSettings {
+    /// Omits the secret, and the paths of receivers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookSettings").field("urls", &self.urls.len()).finish_non_exhaustive()
     }
 }
