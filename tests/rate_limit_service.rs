@@ -3,6 +3,7 @@
 mod kuadrant;
 mod on_redis;
 mod operation;
+mod records;
 
 use std::net::Ipv4Addr;
 
@@ -43,7 +44,7 @@ impl Served {
     /// Serves rules of the domain `edge`.
     async fn new(rules: Value, limiter: RateLimiterBuilder) -> Self {
         let domains: Domains = serde_json::from_value(json!({ "edge": rules })).unwrap();
-        let rules = compile(&domains, Rules::new()).unwrap();
+        let rules = compile(&domains, Rules::new(), None).unwrap();
         let limiter = limiter.rules(rules).build().unwrap();
         let service = DecisionService::new(HttpLimiter::new(limiter));
         let (routes, health) = routes(&service).await;
@@ -61,11 +62,7 @@ impl Served {
         In: prost::Message + 'static,
         Out: prost::Message + Default + 'static,
     {
-        let mut client = Grpc::new(self.channel.clone());
-        client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
-        let codec = ProstCodec::<In, Out>::default();
-        let path = PathAndQuery::from_static(path);
-        Ok(client.unary(Request::new(message), path, codec).await?.into_inner())
+        call(&self.channel, path, message).await
     }
 
     /// Calls Envoy's service.
@@ -80,6 +77,19 @@ impl Served {
         let statuses = statuses.map(|status| (status.code(), status.limit_remaining));
         (response.overall_code(), statuses.collect())
     }
+}
+
+/// Calls a method of a server.
+async fn call<In, Out>(channel: &Channel, path: &'static str, message: In) -> Result<Out, Status>
+where
+    In: prost::Message + 'static,
+    Out: prost::Message + Default + 'static,
+{
+    let mut client = Grpc::new(channel.clone());
+    client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let codec = ProstCodec::<In, Out>::default();
+    let path = PathAndQuery::from_static(path);
+    Ok(client.unary(Request::new(message), path, codec).await?.into_inner())
 }
 
 fn descriptor(key: &str, value: &str) -> RateLimitDescriptor {

@@ -117,7 +117,10 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let shutdown = Shutdown::on_signal()?;
     let server = Server::start(&source, variable).await?;
     let (http, grpc) = (server.http_url(), server.grpc_addr());
-    print(&format!("listening on {http}\nlistening on {grpc} for gRPC\n"))?;
+    let admin =
+        server.admin_addr().map(|address| format!("listening on {address} for management\n"));
+    let admin = admin.unwrap_or_default();
+    print(&format!("listening on {http}\nlistening on {grpc} for gRPC\n{admin}"))?;
     Ok(server.run(&shutdown).await?)
 }
 

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use rcgen::CertifiedKey;
 
@@ -76,8 +76,9 @@ fn an_imported_file_is_valid() {
     assert_eq!(run(&["check", &imported]).0, 0);
 }
 
-/// Starts a server, and returns its URL for HTTP.
-fn serve(arguments: &[&str]) -> (Child, String) {
+/// Starts a server. Returns its URL for HTTP, and the lines that it prints after those of its
+/// listeners for decisions.
+fn serve(arguments: &[&str]) -> (Child, String, Lines<BufReader<ChildStdout>>) {
     let mut command = rl(arguments);
     command.env("RL_LISTEN", "127.0.0.1:0").env("RL_LISTEN_GRPC", "127.0.0.1:0");
     let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -85,7 +86,7 @@ fn serve(arguments: &[&str]) -> (Child, String) {
     let mut line = || lines.next().expect("a line").unwrap();
     let http = line().strip_prefix("listening on ").unwrap().to_owned();
     assert!(line().ends_with(" for gRPC"));
-    (server, http)
+    (server, http, lines)
 }
 
 fn stop(server: &Child) {
@@ -98,8 +99,15 @@ fn a_server_prints_its_addresses_and_ends_with_status_0_at_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let rules = write(folder.path(), "limits.yaml", RULES);
     let envoy = write(folder.path(), "envoy.yaml", ENVOY);
-    for arguments in [&["serve", &*rules][..], &["serve", "--envoy", &envoy]] {
-        let (mut server, http) = serve(arguments);
+    let tokens = r#"[{"name": "alice", "token": "a-long-and-random-token", "roles": []}]"#;
+    let admin = format!("server: {{ admin: {{ listen: 127.0.0.1:0, tokens: '{tokens}' }} }}\n");
+    let managed = write(folder.path(), "managed.yaml", &format!("{RULES}{admin}"));
+    for arguments in [&["serve", &*rules][..], &["serve", "--envoy", &envoy], &["serve", &managed]]
+    {
+        let (mut server, http, mut lines) = serve(arguments);
+        assert!(
+            arguments[1] != managed || lines.next().unwrap().unwrap().ends_with(" for management")
+        );
         assert_eq!(run(&["health", &http]).0, 0);
         stop(&server);
         assert_eq!(server.wait().unwrap().code(), Some(0));
@@ -117,7 +125,7 @@ fn the_health_of_a_server_with_mutual_tls_is_read_with_certificates() {
     let key = write(folder.path(), "tls.key", &signing_key.serialize_pem());
     let tls = format!("server: {{ tls: {{ cert: {cert}, key: {key}, client_ca: {cert} }} }}\n");
     let rules = write(folder.path(), "limits.yaml", &format!("{tls}{RULES}"));
-    let (mut server, http) = serve(&["serve", &rules]);
+    let (mut server, http, _) = serve(&["serve", &rules]);
     let url = http.replace("127.0.0.1", "localhost");
     let health = |options: &[&str]| run(&[&["health", &*url], options].concat());
 

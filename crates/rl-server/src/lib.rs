@@ -14,8 +14,10 @@
 pub mod domains;
 pub mod grpc;
 pub mod http;
+mod management;
 mod one_or_many;
 mod permits;
+mod records;
 mod request;
 mod server;
 mod service;
@@ -24,6 +26,7 @@ mod sources;
 mod store_url;
 
 pub use permits::{PermitTable, Unsettled};
+pub use records::RecordLimits;
 pub use request::{
     Descriptor, Descriptors, GatewayRequest, Phase, RuleSubject, SelectedPart, Selection,
 };

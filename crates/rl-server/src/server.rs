@@ -6,8 +6,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rl_admin::settings::AdminSettings;
 use rl_core::adapter::HttpLimiter;
-use rl_core::{MemoryStore, RateLimiter};
+use rl_core::{FailureKind, MemoryStore, RateLimiter};
 use rl_metrics::Metrics;
 use rl_serve::{HttpServer, Shutdown, Tls};
 use tokio::net::TcpListener;
@@ -17,8 +18,10 @@ use tokio::time::{sleep, timeout};
 use crate::domains::GatewayFiles;
 use crate::grpc::{self, Health};
 use crate::http::{HttpSettings, Readiness, router};
+use crate::management::Management;
 use crate::permits::PermitTable;
 use crate::service::DecisionService;
+use crate::settings::Settings;
 use crate::sources::{LoadedRules, Source};
 use crate::store_url;
 
@@ -30,7 +33,7 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// # Shutdown
 ///
 /// 1. `/readyz` reports 503, and the health service of gRPC `NOT_SERVING`.
-/// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) both listeners stop as
+/// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) all listeners stop as
 ///    [`rl_serve`] describes.
 /// 3. Permits that callers hold are settled, and leased units return to the store.
 ///
@@ -53,7 +56,9 @@ pub struct Server {
     http: Listening,
     grpc: Listening,
     has_tls: bool,
-    /// Stops both listeners.
+    /// The address of the management, if it is served, and its task.
+    management: Option<(Option<SocketAddr>, JoinHandle<io::Result<()>>)>,
+    /// Stops all listeners.
     shutdown: Shutdown,
     shutdown_delay: Duration,
     limiter: RateLimiter,
@@ -81,7 +86,8 @@ impl Server {
     /// # Errors
     ///
     /// Returns an error if a file or a setting is not valid, if an address cannot be listened on,
-    /// or if the store refuses the login. A store that cannot be reached is no error.
+    /// or if the store or the database of records refuses the login. A store or database that cannot
+    /// be reached is no error: until it can be, the failure policy decides.
     ///
     /// # Panics
     ///
@@ -96,12 +102,19 @@ impl Server {
     }
 
     async fn start_with(loaded: LoadedRules) -> Result<Self, StartError> {
-        let LoadedRules { rules, settings, files } = loaded;
+        let LoadedRules { rules, settings, records, files } = loaded;
         let tls = settings.tls.clone().map(Tls::from_files).transpose();
         let tls = tls.map_err(|error| StartError(format!("server: tls: {error}")))?;
         // The addresses are checked before the store, so that an error shows at once.
         let http = listen("listen", &settings.listen).await?;
         let grpc = listen("grpc", &settings.grpc).await?;
+        let admin = match &settings.admin {
+            Some(admin) => Some((admin.clone(), listen("admin: listen", admin.listen()).await?)),
+            None => None,
+        };
+        let webhooks = admin.as_ref().map(|(admin, _)| admin.webhooks()).transpose();
+        let webhooks = webhooks.map_err(|error| StartError(format!("server: admin: {error}")))?;
+        let webhooks = webhooks.flatten();
         let mut limiter = RateLimiter::builder()
             .rules(rules)
             .deadline(settings.deadline)
@@ -116,7 +129,13 @@ impl Server {
             }
             None => limiter.store(MemoryStore::new()),
         };
+        if let Some(webhooks) = &webhooks {
+            limiter = limiter.observer(webhooks.clone());
+        }
         let limiter = limiter.build().map_err(|error| StartError(error.to_string()))?;
+        if let Some(webhooks) = &webhooks {
+            webhooks.watch(&limiter);
+        }
         let service = DecisionService::new(
             HttpLimiter::new(limiter.clone()).headers(settings.headers.clone()),
         );
@@ -129,6 +148,7 @@ impl Server {
                 metrics: Metrics::new().limiter(&limiter),
                 readiness: readiness.clone(),
                 permits: permits.clone(),
+                records: records.clone(),
             },
         );
         let (services, health) = grpc::routes(&service).await;
@@ -137,13 +157,7 @@ impl Server {
         }
         let shutdown = Shutdown::new();
         let spawn = |listener: TcpListener, server: HttpServer| {
-            let server = server
-                .max_connections(settings.max_connections)
-                .max_connection_age(settings.max_connection_age);
-            let server = match &tls {
-                Some(tls) => server.tls(tls.clone()),
-                None => server,
-            };
+            let server = configured(server, &settings, tls.clone());
             let stop = shutdown.clone();
             Ok(Listening {
                 addr: listener.local_addr()?,
@@ -154,11 +168,19 @@ impl Server {
         let http = spawn(http, HttpServer::new(app).http2()).map_err(start_error)?;
         let services = HttpServer::new(services.into_axum_router()).http2_only();
         let grpc = spawn(grpc, services).map_err(start_error)?;
-        let shutdown_delay = settings.shutdown_delay;
+        let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
+        let management = if settings.records.is_some() || admin.is_some() {
+            let (limits, limiter) = (records, limiter.clone());
+            let management = Management { settings, limits, webhooks, limiter };
+            Some(start_management(management, admin, tls, &shutdown).await?)
+        } else {
+            None
+        };
         Ok(Self {
             http,
             grpc,
-            has_tls: tls.is_some(),
+            has_tls,
+            management,
             shutdown,
             shutdown_delay,
             limiter,
@@ -188,6 +210,12 @@ impl Server {
         self.grpc.addr
     }
 
+    /// Returns the address of the management API and the console, if they are served.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.management.as_ref().and_then(|(address, _)| *address)
+    }
+
     /// Returns the limiter that decides.
     #[must_use]
     pub const fn limiter(&self) -> &RateLimiter {
@@ -200,10 +228,17 @@ impl Server {
     ///
     /// Returns an error if a listener fails.
     pub async fn run(mut self, shutdown: &Shutdown) -> io::Result<()> {
+        let management = async {
+            match &mut self.management {
+                Some((_, task)) => task.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = shutdown.started() => {}
             ended = &mut self.http.task => return joined(ended),
             ended = &mut self.grpc.task => return joined(ended),
+            ended = management => return joined(ended),
         }
         self.stop().await
     }
@@ -215,6 +250,10 @@ impl Server {
         pause(self.shutdown_delay).await;
         self.shutdown.start();
         let (http, grpc) = tokio::join!(self.http.task, self.grpc.task);
+        let management = match self.management {
+            Some((_, task)) => joined(task.await),
+            None => Ok(()),
+        };
         self.permits.end_all();
         match timeout(CLOSE, self.limiter.close()).await {
             Ok(Ok(())) => {}
@@ -222,7 +261,46 @@ impl Server {
             Err(_) => tracing::warn!(target: "rl_server", "store not closed in time"),
         }
         tracing::info!(target: "rl_server", "shutdown ended");
-        joined(http).and(joined(grpc))
+        joined(http).and(joined(grpc)).and(management)
+    }
+}
+
+/// Connects to the records, and starts the task that serves the management.
+///
+/// # Errors
+///
+/// Returns an error if the database has a fault that no time cures.
+async fn start_management(
+    management: Management,
+    admin: Option<(AdminSettings, TcpListener)>,
+    tls: Option<Tls>,
+    shutdown: &Shutdown,
+) -> Result<(Option<SocketAddr>, JoinHandle<io::Result<()>>), StartError> {
+    let connected = management.connect().await;
+    if let Err(error) = &connected
+        && !matches!(error.kind(), FailureKind::Unavailable | FailureKind::TimedOut)
+    {
+        return Err(StartError(format!("server: records: database: {error}")));
+    }
+    let address = admin.as_ref().map(|(_, listener)| listener.local_addr()).transpose();
+    let address = address.map_err(|error| StartError(error.to_string()))?;
+    if let Some(address) = address {
+        management.warn_about(address);
+    }
+    let settings = management.settings.clone();
+    let configure = move |server| configured(server, &settings, tls);
+    let task = management.run(connected, admin, configure, shutdown.clone());
+    Ok((address, tokio::spawn(task)))
+}
+
+/// Sets the bounds and the certificates of a server.
+fn configured(server: HttpServer, settings: &Settings, tls: Option<Tls>) -> HttpServer {
+    let server = server
+        .max_connections(settings.max_connections)
+        .max_connection_age(settings.max_connection_age);
+    match tls {
+        Some(tls) => server.tls(tls),
+        None => server,
     }
 }
 

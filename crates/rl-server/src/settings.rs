@@ -1,10 +1,12 @@
 //! The settings of the server: the section `server` of a rule file, and the environment.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rl_admin::settings::{AdminSettings, InvalidSetting, RecordsSettings};
 use rl_core::OnFailure;
 use rl_core::Period;
 use rl_core::client_ip::TrustedProxies;
@@ -33,6 +35,12 @@ const MAX_LEN: usize = 8 * 1024 * 1024;
 ///   on_store_failure: allow          # or reject
 ///   namespace: gateway
 ///   shutdown_delay: 5s               # between `not ready` and the end of the listeners
+///   records:                         # the database of rules with `limits: records`
+///     database: file:/run/secrets/database-url
+///     default_per_hour: 1000         # of consumers without records
+///   admin:                           # the management API and the console
+///     listen: 127.0.0.1:8090
+///     tokens: file:tokens.json
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -65,6 +73,10 @@ pub struct Settings {
     pub store: Option<String>,
     /// The gateways that may describe requests of their clients.
     pub proxies: TrustedProxies,
+    /// The database of the rules that take their limits from records.
+    pub records: Option<RecordsSettings>,
+    /// The management API and the console, on an address of their own.
+    pub admin: Option<AdminSettings>,
 }
 
 impl Default for Settings {
@@ -83,6 +95,8 @@ impl Default for Settings {
             shutdown_delay: Duration::ZERO,
             store: None,
             proxies: TrustedProxies::default(),
+            records: None,
+            admin: None,
         }
     }
 }
@@ -131,7 +145,50 @@ struct ServerText {
     on_store_failure: Option<String>,
     namespace: Option<String>,
     shutdown_delay: Option<String>,
+    records: Option<AdminTexts>,
+    admin: Option<AdminTexts>,
 }
+
+/// Settings of rl-admin by name: that of their variable in lower case, without `RL_` and `ADMIN_`.
+type AdminTexts = BTreeMap<String, AdminText>;
+
+#[derive(Clone, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+enum AdminText {
+    Flag(bool),
+    Number(i64),
+    Text(String),
+    List(Vec<String>),
+}
+
+/// The settings in the section `records`.
+const RECORDS: [&str; 9] = [
+    "database",
+    "default_per_second",
+    "default_per_minute",
+    "default_per_hour",
+    "default_per_day",
+    "default_per_week",
+    "default_per_month",
+    "anonymous_per_hour",
+    "zero_means",
+];
+
+/// The settings in the section `admin`.
+const ADMIN: [&str; 12] = [
+    "listen",
+    "tokens",
+    "prefix",
+    "console",
+    "origin",
+    "trusted_proxies",
+    "failed_attempts",
+    "exempt_loopback",
+    "require_if_match",
+    "realms",
+    "webhook_urls",
+    "webhook_secret",
+];
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +214,11 @@ impl SettingsText {
         let options = serde_saphyr::options! { budget: budget };
         serde_saphyr::from_str_with_options(text, options)
             .map_err(|error| error.without_snippet().to_string())
+    }
+
+    /// Returns whether there is a section with the database of records.
+    pub(crate) fn has_records(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.records.is_some())
     }
 
     /// Checks the values. Relative paths begin in the folder of the rule file.
@@ -213,6 +275,18 @@ impl SettingsText {
             }
         };
         settings.namespace.clone_from(&server.namespace);
+        if let Some(texts) = &server.records {
+            let values = AdminValues::new("records", &RECORDS, texts, folder)?;
+            settings.records = Some(values.read(|read| RecordsSettings::read(read))?);
+        }
+        if let Some(texts) = &server.admin {
+            let values = AdminValues::new("admin", &ADMIN, texts, folder)?;
+            if !texts.contains_key("tokens") {
+                let expected = "expected the list of tokens, such as file:tokens.json";
+                return Err(format!("server: admin: tokens: {expected}"));
+            }
+            settings.admin = Some(values.read(|read| AdminSettings::read(read))?);
+        }
         Ok(settings)
     }
 }
@@ -223,6 +297,61 @@ impl fmt::Debug for ServerText {
             .field("listen", &self.listen)
             .field("grpc", &self.grpc)
             .finish_non_exhaustive()
+    }
+}
+
+/// The values in a section of settings of rl-admin, by name.
+struct AdminValues {
+    section: &'static str,
+    values: BTreeMap<String, String>,
+}
+
+impl AdminValues {
+    /// Reads the values, in which variables and files are replaced.
+    fn new(
+        section: &'static str,
+        names: &[&str],
+        texts: &AdminTexts,
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let mut values = BTreeMap::new();
+        for (name, text) in texts {
+            let invalid = |reason| format!("server: {section}: {name}: {reason}");
+            if !names.contains(&&**name) {
+                return Err(invalid(format!("unknown setting, expected {}", names.join(", "))));
+            }
+            let texts = match text {
+                AdminText::Flag(flag) => vec![flag.to_string()],
+                AdminText::Number(number) => vec![number.to_string()],
+                AdminText::Text(text) => vec![text.clone()],
+                AdminText::List(texts) => texts.clone(),
+            };
+            let texts: Result<Vec<_>, _> = texts.iter().map(|text| secret(text, folder)).collect();
+            values.insert(name.clone(), texts.map_err(invalid)?.join(","));
+        }
+        Ok(Self { section, values })
+    }
+
+    /// Reads the settings with a function that reads variables.
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&dyn Fn(&'static str) -> Option<String>) -> Result<T, InvalidSetting>,
+    ) -> Result<T, String> {
+        let value = |variable: &'static str| {
+            self.values.get(&name_in_file(variable)).filter(|value| !value.is_empty()).cloned()
+        };
+        read(&value).map_err(|error| {
+            let (section, name) = (self.section, name_in_file(error.variable()));
+            format!("server: {section}: {name}: {}", error.reason())
+        })
+    }
+}
+
+/// Returns the name that the setting of a variable of rl-admin has in a file.
+fn name_in_file(variable: &str) -> String {
+    match variable {
+        "DATABASE_URL" => "database".to_owned(),
+        _ => variable.replace("RL_", "").replace("ADMIN_", "").to_lowercase(),
     }
 }
 
@@ -338,14 +467,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token = folder.path().join("token");
         std::fs::write(&token, "a-token-of-twenty-characters\n").unwrap();
+        let tokens = folder.path().join("tokens.json");
+        let list = r#"[{"name": "alice", "token": "a-long-and-random-token", "roles": []}]"#;
+        std::fs::write(&tokens, list).unwrap();
         let text = format!(
             "server:\n  listen: 0.0.0.0:1\n  grpc: 0.0.0.0:2\n  token: file:{}\n  \
              tls: {{ cert: tls.crt, key: /k, client_ca: ca.crt }}\n  headers: [ietf, open-bank]\n  \
              max_connections: 7\n  max_connection_age: 2h\n  deadline: 9ms\n  \
-             on_store_failure: reject\n  namespace: edge\n  shutdown_delay: 5s\n",
-            token.display()
+             on_store_failure: reject\n  namespace: edge\n  shutdown_delay: 5s\n  \
+             records: {{ database: \"sqlite::memory:\", default_per_hour: 7 }}\n  \
+             admin: {{ listen: 127.0.0.1:1, tokens: file:{}, failed_attempts: 3, \
+             require_if_match: true, trusted_proxies: [10.0.0.1, 10.0.0.2] }}\n",
+            token.display(),
+            tokens.display()
         );
         let settings = read(&text).unwrap();
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains("a-long-and-random-token") && !shown.contains("sqlite"), "{shown}");
+        assert!(settings.records.is_some());
         let tls = settings.tls.unwrap();
         assert_eq!(tls.cert, Path::new("/etc/rl/tls.crt"));
         assert_eq!(tls.key, Path::new("/k"));
@@ -357,6 +496,7 @@ mod tests {
         assert_eq!(settings.on_store_failure, OnFailure::Reject);
         assert_eq!(settings.namespace.as_deref(), Some("edge"));
         assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
+        assert_eq!(settings.admin.unwrap().listen(), "127.0.0.1:1");
         assert!(settings.headers.names().any(|name| name == "ratelimit-policy"));
     }
 
@@ -373,6 +513,23 @@ mod tests {
             ("server: { token: \"${RL_NO_SUCH_VARIABLE}\" }", "server: token: variable"),
             ("server: { token: file:/none }", "server: token: /none: No such file"),
             ("proxies: [10.0.0.0/33]", "proxies: "),
+            ("server: { records: {} }", "server: records: database: expected postgres://"),
+            ("server: { records: { database: \"mysql://secret\" } }", "database: unknown kind of"),
+            (
+                "server: { records: { databse: x } }",
+                "server: records: databse: unknown setting, exp",
+            ),
+            (
+                "server: { records: { database: \"sqlite::memory:\", default_per_day: -2 } }",
+                "server: records: default_per_day: \"-2\": expected -1 (no limit)",
+            ),
+            ("server: { admin: { listen: x } }", "server: admin: tokens: expected the list of"),
+            ("server: { admin: { tokens: file:/none } }", "server: admin: tokens: /none: No such"),
+            ("server: { admin: { tokens: \"[]\" } }", "admin: tokens: expected at least one token"),
+            (
+                "server: { admin: { tokens: a-secret, console: true } }",
+                "server: admin: console: exp",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains("secret"), "{text}: {error}");

@@ -6,7 +6,10 @@ use std::sync::{Arc, OnceLock};
 use rl_core::RateLimiter;
 use rl_core::rules::{RuleSource, Rules, RulesFile};
 
-use crate::domains::{GatewayFiles, GatewaySource, compile, read_sections, to_rule_file};
+use crate::domains::{
+    GatewayFiles, GatewaySource, compile, read_sections, read_text, to_rule_file,
+};
+use crate::records::RecordLimits;
 use crate::settings::{Settings, SettingsText};
 
 /// The files from which a [`Server`](crate::Server) has its rules.
@@ -22,6 +25,8 @@ pub enum Source {
 pub(crate) struct LoadedRules {
     pub(crate) rules: RuleSource,
     pub(crate) settings: Settings,
+    /// The limits of rules with `limits: records`.
+    pub(crate) records: RecordLimits,
     /// Files that are read as long as this is held.
     pub(crate) files: Option<GatewayFiles>,
 }
@@ -36,14 +41,14 @@ impl Source {
     pub fn check(&self) -> Result<Vec<String>, String> {
         match self {
             Self::RuleFile(path) => {
-                let (file, _) = watch(path)?;
+                let (file, ..) = watch(path)?;
                 let warnings = file.status().warnings().to_vec();
                 check_rules(&file)?;
                 Ok(warnings)
             }
             Self::Gateway(source) => {
                 let imported = source.read()?;
-                let rules = compile(&imported.domains, Rules::new());
+                let rules = compile(&imported.domains, Rules::new(), None);
                 check_rules(rules.map_err(|error| error.to_string())?)?;
                 Ok(imported.differences)
             }
@@ -58,14 +63,15 @@ impl Source {
     pub(crate) fn load(&self) -> Result<LoadedRules, String> {
         match self {
             Self::RuleFile(path) => {
-                let (file, mut settings) = watch(path)?;
+                let (file, mut settings, records) = watch(path)?;
                 settings.store = file.store().map(str::to_owned);
-                Ok(LoadedRules { rules: file.into(), settings, files: None })
+                Ok(LoadedRules { rules: file.into(), settings, records, files: None })
             }
             Self::Gateway(source) => {
                 let files = GatewayFiles::watch(source.clone())?;
                 let (rules, settings) = (files.rules().into(), Settings::default());
-                Ok(LoadedRules { rules, settings, files: Some(files) })
+                let records = RecordLimits::default();
+                Ok(LoadedRules { rules, settings, records, files: Some(files) })
             }
         }
     }
@@ -81,8 +87,14 @@ pub fn import(source: &GatewaySource) -> Result<(String, Vec<String>), String> {
     Ok((to_rule_file(&imported), imported.differences))
 }
 
-/// Reads a rule file with its sections, and follows its changes.
-fn watch(path: &Path) -> Result<(RulesFile, Settings), String> {
+/// Reads a rule file with its sections, and follows its changes. Rules may take their limits from
+/// records only if the first version names a database, because settings apply after a restart.
+fn watch(path: &Path) -> Result<(RulesFile, Settings, RecordLimits), String> {
+    let text = read_text(path).and_then(|text| SettingsText::read(path, &text));
+    // The reason for which it cannot be read is found below, with its place.
+    let has_records = text.is_ok_and(|text| text.has_records());
+    let records = RecordLimits::default();
+    let of_domains = has_records.then(|| records.clone());
     let first: Arc<OnceLock<SettingsText>> = Arc::default();
     let started = Arc::clone(&first);
     let sections = move |path: &Path, text: &str, rules: Rules| {
@@ -95,15 +107,26 @@ fn watch(path: &Path) -> Result<(RulesFile, Settings), String> {
                 "settings of the server changed: they apply after a restart"
             );
         }
-        read_sections(path, text, rules)
+        read_sections(path, text, rules, of_domains.as_ref())
     };
-    let file = RulesFile::builder(path).sections(sections).watch();
-    let file = file.map_err(|error| error.to_string())?;
+    let mut file = RulesFile::builder(path).sections(sections);
+    if has_records {
+        file = file.source("records", records.clone());
+    }
+    let file = file.watch().map_err(|error| {
+        let reason = error.to_string();
+        let needs_records = !has_records && reason.contains("limit \"records\"");
+        let hint = "; `limits: records` needs `records` in the section `server`";
+        if needs_records { reason + hint } else { reason }
+    })?;
     let settings = match first.get() {
         Some(text) => text.settings(path).map_err(|reason| in_file(path, &reason))?,
         None => Settings::default(),
     };
-    Ok((file, settings))
+    if settings.records.is_some() != has_records {
+        return Err(in_file(path, "the section `server` has changed during the start"));
+    }
+    Ok((file, settings, records))
 }
 
 fn in_file(path: &Path, reason: &str) -> String {

@@ -290,6 +290,19 @@ async fn a_server_that_cannot_start_says_why() {
             "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/fortnight } } }",
             "1/fortnight",
         ),
+        (
+            "rules: { all: { per: identified, limits: records } }",
+            "`limits: records` needs `records` in the section `server`",
+        ),
+        (
+            "domains: { edge: { all: { descriptor: [user], limits: records } } }",
+            "rule \"all\": limits: records: expected `records` in the section `server`",
+        ),
+        (
+            "rules: { all: { per: identified, limits: records } }\nserver: { records: { database: x } }",
+            "server: records: database: unknown kind of database",
+        ),
+        ("server: { admin: { listen: x, tokens: file:none } }", "none: No such file"),
     ] {
         let (server, _folder) = start(text).await;
         let error = server.err().unwrap_or_else(|| panic!("{text}: the server has started"));
@@ -308,4 +321,31 @@ async fn checking_a_file_returns_its_warnings_or_the_reason_why_it_is_not_valid(
     assert_eq!(source.check().unwrap().len(), 1);
     fs::write(&path, "rules: { all: { limits: x } }").unwrap();
     assert!(source.check().is_err());
+    // No database is asked for.
+    let database = "postgres://rl@127.0.0.1:1/limits";
+    let tokens = "[{\"name\": \"a\", \"token\": \"a-long-and-random-token\", \"roles\": []}]";
+    let check = |per: &str, limits: &str| {
+        let text = format!(
+            "rules: {{ all: {{ per: identified, limits: records }} }}\n\
+             domains: {{ edge: {{ all: {{ {per}, limits: {limits} }} }} }}\n\
+             server: {{ records: {{ database: \"{database}\" }}, admin: {{ tokens: '{tokens}' }} }}"
+        );
+        fs::write(&path, text).unwrap();
+        source.check()
+    };
+    for per in
+        ["descriptor: [plan=free, user]", "descriptor: user=a*", "per: \"descriptors[0].user\""]
+    {
+        assert_eq!(check(per, "records").unwrap(), Vec::<String>::new(), "{per}");
+    }
+    for per in [
+        "descriptor: [plan, user]",
+        "descriptor: plan=free",
+        "descriptor: user=a**",
+        "when: \"true\"",
+    ] {
+        let error = check(per, "records").unwrap_err();
+        assert!(error.contains("which is the id of the consumer"), "{per}: {error}");
+    }
+    assert!(check("descriptor: user", "[records, 1/second]").unwrap_err().contains("\"records\""));
 }

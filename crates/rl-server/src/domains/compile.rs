@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rl_core::Limit;
 use rl_core::rules::{Rule, Rules};
+use rl_core::{Limit, Realm};
 
 use super::expression::Expression;
 use super::rule::{Disclosed, DomainRule, Domains, InvalidDomainRule};
 use super::selector::{
-    Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector, largest_hold,
+    Conditional, DescriptorKey, DomainSelector, SelectableRule, Selector, descriptor_realm,
+    largest_hold,
 };
 use super::tree::Conflict;
+use crate::records::RecordLimits;
 
 /// The longest name of a rule.
 const MAX_NAME: usize = 64;
@@ -19,12 +21,20 @@ const MAX_NAME: usize = 64;
 /// The name, in each domain, of the rule for descriptors whose limit the gateway sets.
 const OVERRIDE: &str = "override";
 
-/// Adds the rules of `domains` to `rules`, with the selector that finds them.
+/// The `limits` of a rule whose limits are records of consumers.
+const RECORDS: &str = "records";
+
+/// Adds the rules of `domains` to `rules`, with the selector that finds them. `records` are the limits
+/// of rules with `limits: records`.
 ///
 /// # Errors
 ///
 /// Returns an error for the first rule that is not valid.
-pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDomainRule> {
+pub fn compile(
+    domains: &Domains,
+    mut rules: Rules,
+    records: Option<&RecordLimits>,
+) -> Result<Rules, InvalidDomainRule> {
     let names = RuleNames::new(domains, &rules);
     let mut selector = Selector::default();
     let mut count = rules.names().count();
@@ -34,7 +44,7 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
             let place = if rule.limits.is_empty() {
                 None
             } else {
-                rules = std::mem::take(&mut rules).rule(rule.rule(&name)?);
+                rules = std::mem::take(&mut rules).rule(rule.rule(&name, records)?);
                 count += 1;
                 Some(count - 1)
             };
@@ -42,6 +52,7 @@ pub fn compile(domains: &Domains, mut rules: Rules) -> Result<Rules, InvalidDoma
             Ok::<_, String>(SelectableRule {
                 name: name.into(),
                 place,
+                realm: rule.realm(),
                 charge,
                 largest_hold: rule.largest_hold(),
                 replaces: Vec::new(),
@@ -91,7 +102,8 @@ impl DomainSelector {
             };
             let when = compile(&rule.when).map_err(|error| format!("when: {error}"))?;
             let per = compile(&rule.per).map_err(|error| format!("per: {error}"))?;
-            self.insert_conditional(Conditional { rule: position, when, per });
+            let realm = rule.realm();
+            self.insert_conditional(Conditional { rule: position, realm, when, per });
             return Ok(());
         }
         if !rule.when.is_empty() || !rule.per.is_empty() {
@@ -128,9 +140,22 @@ fn replaced(
 
 impl DomainRule {
     /// Returns the rule of a limiter that counts for this one.
-    fn rule(&self, name: &str) -> Result<Rule, String> {
-        let mut rule = Rule::named(name).selected().per(DescriptorKey { realm: Selector::realm() });
-        for text in &self.limits {
+    fn rule(&self, name: &str, records: Option<&RecordLimits>) -> Result<Rule, String> {
+        let mut rule = Rule::named(name).selected().per(DescriptorKey { realm: self.realm() });
+        if self.has_records() {
+            let limits =
+                records.ok_or("limits: records: expected `records` in the section `server`")?;
+            if self.per.len() + self.descriptor.iter().filter(|entry| is_variable(entry)).count()
+                != 1
+            {
+                let expected = "expected one key without a value, or one value in `per`";
+                return Err(format!(
+                    "limits: records: {expected}, which is the id of the consumer"
+                ));
+            }
+            rule = rule.policies(limits.clone());
+        }
+        for text in self.limits.iter().filter(|_| !self.has_records()) {
             let limit: Limit =
                 text.parse().map_err(|error: rl_core::ParseLimitError| error.to_string())?;
             rule = rule.limit(limit);
@@ -142,12 +167,27 @@ impl DomainRule {
         Ok(if self.shadow { rule.shadow() } else { rule })
     }
 
+    /// Returns whether the limits are records of consumers.
+    fn has_records(&self) -> bool {
+        matches!(&*self.limits, [limits] if limits == RECORDS)
+    }
+
+    /// Returns the realm of the subjects that the rule counts.
+    fn realm(&self) -> Realm {
+        if self.has_records() { Realm::Consumer } else { descriptor_realm() }
+    }
+
     /// Returns the largest part of an estimate that a reservation charges to the rule.
     fn largest_hold(&self) -> u64 {
         let limits = self.limits.iter().filter_map(|text| text.parse::<Limit>().ok());
         let limits = limits.filter(|limit| !limit.counts_requests() && !limit.is_shadow());
         limits.map(largest_hold).min().unwrap_or(u64::MAX)
     }
+}
+
+/// Returns whether each value of an entry of `descriptor` has counters of its own.
+fn is_variable(entry: &str) -> bool {
+    entry.split_once('=').is_none_or(|(_, value)| value.contains('*') && !value.contains("**"))
 }
 
 /// The names of the rules of domains among all rules: `domain.rule`.
@@ -230,7 +270,7 @@ mod tests {
         let other = indexmap::IndexMap::from([("c".to_owned(), of_domain["user"].clone())]);
         let domains = Domains::from([("x".to_owned(), of_domain), ("x.b".to_owned(), other)]);
         let rules = Rules::new().rule(Rule::named("x.plain").limit(Limit::per_second(1)));
-        let rules = compile(&domains, rules).unwrap();
+        let rules = compile(&domains, rules, None).unwrap();
         let names: Vec<String> = rules.names().map(str::to_ascii_lowercase).collect();
         assert_eq!(names.len(), 11, "{names:?}");
         let distinct: std::collections::HashSet<_> = names.iter().collect();

@@ -145,7 +145,8 @@ impl GatewayFiles {
         let (requests, receiver) = channel();
         let texts = first_texts(&source, &receiver, pause)?;
         let imported = source.parse(&texts)?;
-        let rules = compile(&imported.domains, Rules::new()).map_err(|error| error.to_string())?;
+        let rules =
+            compile(&imported.domains, Rules::new(), None).map_err(|error| error.to_string())?;
         let live = LiveRules::new(Rules::new());
         live.replace(rules).map_err(|error| error.to_string())?;
         log_differences(imported.differences.iter());
@@ -250,7 +251,8 @@ impl FilesReader {
         let apply = || {
             let texts = reading?;
             let imported = self.source.parse(&texts)?;
-            let rules = compile(&imported.domains, Rules::new()).map_err(|why| why.to_string())?;
+            let rules =
+                compile(&imported.domains, Rules::new(), None).map_err(|why| why.to_string())?;
             self.rules.replace(rules).map_err(|why| why.to_string())?;
             Ok((version(&texts), imported.differences))
         };
@@ -328,6 +330,15 @@ fn paths_in_folder(folder: &Path) -> Result<Vec<PathBuf>, String> {
     }
     paths.sort();
     Ok(paths)
+}
+
+/// Reads the text of a regular file.
+///
+/// # Errors
+///
+/// Returns the reason, with the path, for which it cannot be read.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    text_of(path).map(|named| named.text)
 }
 
 /// Reads a regular file. A pipe or a device could make the reader wait for ever, or never end.

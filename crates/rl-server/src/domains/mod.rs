@@ -23,6 +23,9 @@
 //! [CEL](https://cel.dev) over `descriptors`, a list of maps. An expression that cannot be evaluated,
 //! such as one of a missing entry, means that the rule does not count the request.
 //!
+//! With `limits: records`, the value of the only key without a value, or of `per`, is the id of a
+//! consumer, whose limits are those of its records.
+//!
 //! A request is decided under all its rules in one step.
 //!
 //! # Files of other services
@@ -52,8 +55,10 @@ mod tree;
 mod yaml;
 
 pub use compile::compile;
+pub(crate) use gateway_files::read_text;
 pub use gateway_files::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use imported::Imported;
 pub use rule::{Charge, Disclosed, DomainRule, Domains, InvalidDomainRule, NameOfRule};
 pub use rule_file::to_rule_file;
 pub use section::read_sections;
+pub(crate) use selector::descriptor_realm;

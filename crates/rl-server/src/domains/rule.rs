@@ -26,7 +26,8 @@ pub struct DomainRule {
     /// without one of the values is not counted.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub per: Vec<String>,
-    /// The limits of each subject. None, for a descriptor that is allowed without limits.
+    /// The limits of each subject, or `records` for those of the consumer's records. None, for a
+    /// descriptor that is allowed without limits.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub limits: Vec<String>,
     /// Whether the rule counts and reports, but denies nothing.

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use super::compile::compile;
 use super::rule::{Domains, InvalidDomainRule};
 use super::yaml::{TextError, from_yaml};
+use crate::records::RecordLimits;
 
 /// A rule file. Other sections are ignored.
 #[derive(Deserialize)]
@@ -27,14 +28,21 @@ struct FilePlaces<Place> {
 /// Adds the rules in the section `domains` of a rule file to `rules`. The text is TOML if
 /// `path` ends with `.toml`, and otherwise YAML, of which JSON is a part.
 ///
-/// [`RulesFileBuilder::sections`](rl_core::rules::RulesFileBuilder::sections) takes this function.
+/// `records` are the limits of rules with `limits: records`.
+///
+/// A function for [`RulesFileBuilder::sections`](rl_core::rules::RulesFileBuilder::sections) calls it.
 ///
 /// # Errors
 ///
 /// Returns the reason, with its line and column, for which the section is not valid.
-pub fn read_sections(path: &Path, text: &str, rules: Rules) -> Result<Rules, String> {
+pub fn read_sections(
+    path: &Path,
+    text: &str,
+    rules: Rules,
+    records: Option<&RecordLimits>,
+) -> Result<Rules, String> {
     let domains = read_domains(path, text)?;
-    compile(&domains, rules).map_err(|invalid| {
+    compile(&domains, rules, records).map_err(|invalid| {
         let reason = invalid.to_string();
         let error = match is_toml(path) {
             true => TextError::at_offset(text, toml_place(text, &invalid), reason),

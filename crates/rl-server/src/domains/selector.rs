@@ -20,12 +20,11 @@ use crate::request::{
 const REALM: &str = "descriptor";
 
 /// Selects the rules of a request by its descriptors, or by their names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Selector {
     pub(super) domains: HashMap<Box<str>, DomainSelector>,
     /// The positions of all rules by name.
     pub(super) places: HashMap<Arc<str>, usize>,
-    pub(super) realm: Realm,
 }
 
 /// The rules of a domain.
@@ -50,6 +49,8 @@ pub(super) struct SelectableRule {
     pub(super) name: Arc<str>,
     /// The position of the rule among all rules of the limiter; `None` if it has no limit.
     pub(super) place: Option<usize>,
+    /// The realm of its subjects: that of descriptors, or consumers if its limits are records.
+    pub(super) realm: Realm,
     pub(super) charge: Charge,
     /// The largest part of an estimate that a reservation charges to the rule.
     pub(super) largest_hold: u64,
@@ -62,6 +63,8 @@ pub(super) struct SelectableRule {
 pub(super) struct Conditional {
     /// The position of the rule in the domain.
     pub(super) rule: usize,
+    /// The realm of the rule's subjects.
+    pub(super) realm: Realm,
     pub(super) when: Vec<Expression>,
     pub(super) per: Vec<Expression>,
 }
@@ -95,7 +98,7 @@ impl DomainSelector {
 
     /// Returns the positions of the rules whose conditions a request satisfies, each with its
     /// subject, in their order.
-    fn satisfied(&self, realm: &Realm, descriptors: &[Descriptor]) -> Vec<(usize, Subject)> {
+    fn satisfied(&self, descriptors: &[Descriptor]) -> Vec<(usize, Subject)> {
         if self.conditional.is_empty() {
             return Vec::new();
         }
@@ -103,8 +106,7 @@ impl DomainSelector {
         let rules = self.candidates(descriptors).into_iter().filter_map(|position| {
             let conditional = &self.conditional[position];
             let is_satisfied = conditional.when.iter().all(|one| one.holds(&evaluation));
-            let subject =
-                is_satisfied.then(|| conditional.subject(realm, &evaluation)).flatten()?;
+            let subject = is_satisfied.then(|| conditional.subject(&evaluation)).flatten()?;
             Some((conditional.rule, subject))
         });
         rules.collect()
@@ -127,7 +129,8 @@ impl DomainSelector {
 impl Conditional {
     /// Returns the subject of a request: the values by which the rule counts. Returns `None` if the
     /// request does not have one of them.
-    fn subject(&self, realm: &Realm, evaluation: &Evaluation<'_>) -> Option<Subject> {
+    fn subject(&self, evaluation: &Evaluation<'_>) -> Option<Subject> {
+        let realm = &self.realm;
         if let [Expression::Entry(entry)] = &*self.per {
             return Some(subject(realm, &[(&entry.key, evaluation.entry(entry)?)]));
         }
@@ -138,15 +141,17 @@ impl Conditional {
             }
             value.append(evaluation, &mut id)?;
         }
-        Some(if id.is_empty() { Subject::global() } else { Subject::new(realm.clone(), &id) })
+        let is_global = id.is_empty() && *realm != Realm::Consumer;
+        Some(if is_global { Subject::global() } else { Subject::new(realm.clone(), &id) })
     }
 }
 
-impl Selector {
-    pub(super) fn realm() -> Realm {
-        Realm::custom(REALM).expect("a valid name")
-    }
+/// Returns the realm of subjects that descriptors name.
+pub(crate) fn descriptor_realm() -> Realm {
+    Realm::custom(REALM).expect("a valid name")
+}
 
+impl Selector {
     fn select_descriptors(
         &self,
         request: &GatewayRequest,
@@ -194,7 +199,7 @@ impl Selector {
     ) -> Vec<MatchedRule<'a>> {
         let list = &descriptors.list;
         let found: Vec<_> = list.iter().map(|one| domain.tree.find(&one.entries)).collect();
-        let satisfied = domain.satisfied(&self.realm, list);
+        let satisfied = domain.satisfied(list);
         let all = found.iter().flatten().map(|found| found.rule);
         let all: Vec<usize> = all.chain(satisfied.iter().map(|(rule, _)| *rule)).collect();
         let is_replaced =
@@ -211,7 +216,7 @@ impl Selector {
             matched.push(MatchedRule {
                 descriptor: position,
                 rule,
-                subject: self.subject(descriptor, found),
+                subject: rule.subject(descriptor, found),
                 cost: descriptor.hits.unwrap_or(descriptors.hits),
                 limit: descriptor.limit,
             });
@@ -227,7 +232,9 @@ impl Selector {
         }));
         matched
     }
+}
 
+impl SelectableRule {
     /// Returns the subject of a descriptor: the values that its rule does not name.
     fn subject(&self, descriptor: &Descriptor, found: Option<&Found<'_>>) -> Subject {
         if let Some(found) = found {
@@ -242,6 +249,7 @@ impl Selector {
 fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
     match entries {
         [] => return Subject::global(),
+        [(_, consumer)] if *realm == Realm::Consumer => return Subject::consumer(consumer),
         // The console and blocks identify clients by their addresses.
         [(key, value)] => {
             if let Some(address) = counted_address(key, value) {
@@ -275,12 +283,6 @@ pub(super) fn append_entry(key: &str, value: &str, id: &mut String) {
 fn counted_address(key: &str, value: &str) -> Option<String> {
     let address: IpAddr = value.parse().ok().filter(|_| key == "remote_address")?;
     ClientIp::peer().resolve(Some(address), &[]).map(|address| address.to_string())
-}
-
-impl Default for Selector {
-    fn default() -> Self {
-        Self { domains: HashMap::new(), places: HashMap::new(), realm: Self::realm() }
-    }
 }
 
 impl RuleSelector for Selector {
@@ -323,7 +325,8 @@ pub(super) fn largest_hold(limit: Limit) -> u64 {
     limit.capacity().div_ceil(2).max(1)
 }
 
-/// The extractor of rules that descriptors select. Reports ask it which subjects such a rule counts.
+/// The extractor of rules that descriptors select. Reports ask it which subjects such a rule counts:
+/// those of descriptors, or consumers.
 #[derive(Debug)]
 pub(super) struct DescriptorKey {
     pub(super) realm: Realm,
@@ -335,9 +338,9 @@ impl KeyExtractor for DescriptorKey {
     }
 
     fn counts(&self, subject: &Subject) -> CountedAs {
-        let is_counted = *subject.realm() == self.realm
-            || *subject.realm() == Realm::Ip
-            || *subject == Subject::global();
+        let has_addresses = self.realm != Realm::Consumer;
+        let is_address = *subject.realm() == Realm::Ip || *subject == Subject::global();
+        let is_counted = *subject.realm() == self.realm || has_addresses && is_address;
         if is_counted { CountedAs::Itself } else { CountedAs::Nothing }
     }
 }
@@ -353,12 +356,13 @@ mod tests {
             for rule in 0..count {
                 let text = format!("descriptors[0].tenant == 't{rule}'");
                 let when = vec![Expression::new(&text).unwrap()];
-                domain.insert_conditional(Conditional { rule, when, per: Vec::new() });
+                let realm = descriptor_realm();
+                domain.insert_conditional(Conditional { rule, realm, when, per: Vec::new() });
             }
             let entries = vec![("tenant".to_owned(), "t7".to_owned()), ("x".into(), "t8".into())];
             let descriptor = Descriptor { entries, ..Descriptor::default() };
             let descriptors = [descriptor.clone(), descriptor];
-            let satisfied = domain.satisfied(&Selector::realm(), &descriptors);
+            let satisfied = domain.satisfied(&descriptors);
             assert_eq!(satisfied, [(7, Subject::global())]);
             domain.candidates(&descriptors).len()
         };

@@ -25,7 +25,7 @@ fn decisions(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> Dec
     let rules: IndexMap<_, _> =
         rules.into_iter().map(|(name, rule)| (name.to_owned(), rule)).collect();
     let domains = IndexMap::from([("edge".to_owned(), rules)]);
-    let rules = compile(&domains, Rules::new()).unwrap();
+    let rules = compile(&domains, Rules::new(), None).unwrap();
     let limiter = RateLimiter::builder().rules(rules).build().unwrap();
     DecisionService::new(HttpLimiter::new(limiter))
 }

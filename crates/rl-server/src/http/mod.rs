@@ -128,7 +128,11 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
 /// Returns the metrics of the limiter, and the server's count of unknown domains.
 async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
     const NAME: &str = "rl_server_unknown_domain_requests_total";
-    let mut text = state.settings.metrics.render();
+    let HttpSettings { metrics, records, .. } = &state.settings;
+    let mut text = match records.get() {
+        Some(source) => metrics.clone().records("records", source).render(),
+        None => metrics.render(),
+    };
     text.push_str(&format!(
         "# HELP {NAME} Requests with descriptors of a domain that has no rules.\n\
          # TYPE {NAME} counter\n{NAME} {}\n",

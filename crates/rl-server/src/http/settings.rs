@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq;
 
 use super::store_check::StoreCheck;
 use crate::permits::PermitTable;
+use crate::records::RecordLimits;
 use crate::service::DecisionService;
 
 /// The settings of the [`router`](super::router).
@@ -29,6 +30,8 @@ pub struct HttpSettings {
     /// The permits that callers of `/v1/acquire` hold. In the default table, a permit that expires
     /// stays charged, because the server cannot know which of its units were used.
     pub permits: PermitTable,
+    /// The limits of rules with `limits: records`, whose look-ups `/metrics` counts.
+    pub records: RecordLimits,
 }
 
 /// A token that callers send as `Authorization: Bearer TOKEN`.

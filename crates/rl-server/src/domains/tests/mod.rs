@@ -31,7 +31,7 @@ struct Server {
 
 impl Server {
     fn new(domains: &Domains) -> Self {
-        Self::following(&LiveRules::new(compile(domains, Rules::new()).unwrap()))
+        Self::following(&LiveRules::new(compile(domains, Rules::new(), None).unwrap()))
     }
 
     fn following(rules: &LiveRules) -> Self {

@@ -64,7 +64,7 @@ async fn yaml_toml_and_json_have_the_same_structure() {
 #[test]
 fn rules_of_the_file_and_of_domains_are_kept_together() {
     let path = Path::new("limits.yaml");
-    let rules = read_sections(path, YAML, Rules::new()).unwrap();
+    let rules = read_sections(path, YAML, Rules::new(), None).unwrap();
     let names: Vec<&str> = rules.names().collect();
     assert_eq!(
         names,
@@ -84,7 +84,8 @@ fn a_rule_file_with_domains_is_read_by_the_library() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits.yaml");
     std::fs::write(&path, YAML).unwrap();
-    let builder = rl_core::rules::RulesFile::builder(&path).sections(read_sections);
+    let builder = rl_core::rules::RulesFile::builder(&path)
+        .sections(|path, text, rules| read_sections(path, text, rules, None));
     let rules = builder.pause(std::time::Duration::from_millis(10)).read().unwrap();
     assert!(rules.names().any(|name| name == "edge.writes"));
     assert!(rules.names().any(|name| name == "fleet"));
@@ -169,7 +170,7 @@ fn errors_have_a_line_and_a_column() {
             "line 3, column 1: ",
         ),
     ] {
-        let error = read_sections(Path::new(file), text, Rules::new()).unwrap_err();
+        let error = read_sections(Path::new(file), text, Rules::new(), None).unwrap_err();
         assert!(error.starts_with(expected), "{error:?}, expected {expected:?}");
     }
 }

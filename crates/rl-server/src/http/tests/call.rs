@@ -46,7 +46,7 @@ pub(super) fn limiter(yaml: &str) -> RateLimiterBuilder {
     };
     let edge = [("user".to_owned(), user)].into_iter().collect();
     let domains: Domains = [("edge".to_owned(), edge)].into_iter().collect();
-    RateLimiter::builder().rules(compile(&domains, rules).unwrap())
+    RateLimiter::builder().rules(compile(&domains, rules, None).unwrap())
 }
 
 pub(super) fn settings() -> HttpSettings {

@@ -1,0 +1,100 @@
+//! The management of limits on an address of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rl_admin::settings::AdminSettings;
+use rl_admin::webhook::Webhooks;
+use rl_core::RateLimiter;
+use rl_core::client_ip::ClientIp;
+use rl_records::{DatabaseError, RecordSourceBuilder, Records};
+use rl_serve::{HttpServer, Shutdown};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use crate::domains::descriptor_realm;
+use crate::records::RecordLimits;
+use crate::settings::Settings;
+
+/// The pause between two attempts to connect to the database.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The records of a server, and the management that it serves.
+pub(crate) struct Management {
+    pub(crate) settings: Settings,
+    pub(crate) limits: RecordLimits,
+    pub(crate) webhooks: Option<Webhooks>,
+    pub(crate) limiter: RateLimiter,
+}
+
+impl Management {
+    /// Connects to the database, and looks limits up in it from then on. Without a database, the
+    /// management has one in memory.
+    pub(crate) async fn connect(&self) -> Result<Records, DatabaseError> {
+        let Some(settings) = &self.settings.records else {
+            return Records::connect("sqlite::memory:").await;
+        };
+        let records = settings.connect().await?;
+        // The last known limit must apply before the failure policy of the limiter does.
+        let source = settings.source(&records).deadline(self.settings.deadline / 2);
+        let source = self.webhooks.iter().cloned().fold(source, RecordSourceBuilder::observer);
+        self.limits.set(source.start());
+        Ok(records)
+    }
+
+    /// Serves the management until `shutdown` starts, if it has a listener. Connects to the database
+    /// first if the start of the server could not, because of an outage.
+    pub(crate) async fn run(
+        self,
+        connected: Result<Records, DatabaseError>,
+        listener: Option<(AdminSettings, TcpListener)>,
+        configure: impl FnOnce(HttpServer) -> HttpServer + Send,
+        shutdown: Shutdown,
+    ) -> io::Result<()> {
+        let records = match connected {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::error!(target: "rl_server", %error, "records unavailable, connecting again");
+                tokio::select! {
+                    records = self.reconnect() => records,
+                    () = shutdown.started() => return Ok(()),
+                }
+            }
+        };
+        let Some((settings, listener)) = listener else {
+            shutdown.started().await;
+            return Ok(());
+        };
+        let address = listener.local_addr()?;
+        let client_ip = ClientIp::with_proxies(self.settings.proxies.clone());
+        let admin = settings.admin(records, self.limiter, self.webhooks).client_ip(client_ip);
+        let router = settings.router(admin.realm(descriptor_realm()).build(), address);
+        configure(HttpServer::new(router)).serve(listener, &shutdown).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a database recovers in real time")]
+    async fn reconnect(&self) -> Records {
+        loop {
+            sleep(RETRY).await;
+            if let Ok(records) = self.connect().await {
+                tracing::info!(target: "rl_server", "records available");
+                return records;
+            }
+        }
+    }
+
+    /// Logs a warning if `address` gets tokens without encryption.
+    pub(crate) fn warn_about(&self, address: SocketAddr) {
+        let admin = self.settings.admin.as_ref();
+        if self.settings.tls.is_none()
+            && admin.is_some_and(|one| one.sends_tokens_in_clear(address))
+        {
+            tracing::warn!(
+                target: "rl_server", %address,
+                "tokens of the management sent in clear over the network: set tls, or listen on the \
+                 loopback"
+            );
+        }
+    }
+}
