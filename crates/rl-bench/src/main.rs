@@ -25,6 +25,7 @@ mod pictures;
 mod redis;
 mod report;
 mod rules;
+mod server;
 mod svg;
 
 use std::error::Error;
@@ -43,7 +44,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 type Measurement = (&'static str, &'static str, fn(&mut Report) -> Result);
 
 #[rustfmt::skip]
-const MEASUREMENTS: [Measurement; 18] = [
+const MEASUREMENTS: [Measurement; 19] = [
     ("memory-others", "decisions in this process beside other limiters", memory::others),
     ("memory-space", "bytes of a subject, and allocations of a decision", memory::space),
     ("memory-algorithms", "each algorithm beside a limiter for it alone", memory::algorithms),
@@ -61,6 +62,7 @@ const MEASUREMENTS: [Measurement; 18] = [
     ("redis-cluster", "a cluster of three primaries beside one server", redis::cluster),
     ("redis-nodes", "several processes, also with cut connections", redis::nodes),
     ("scripts", "the longest scripts, and long logs in memory", redis::scripts),
+    ("server", "the decision server beside other services for Envoy", server::run),
     ("overload", "a flood beyond capacity, one address denied", overload::run),
 ];
 
@@ -126,6 +128,8 @@ fn main() -> ExitCode {
         ["pictures"] => pictures::run(),
         // `redis-nodes` starts processes with these arguments.
         ["node", url, settings] => redis::node(url, settings),
+        // `server` starts processes with these arguments.
+        ["serve", settings] => server::serve(settings),
         _ => match Options::parse(words.into_iter()) {
             Ok(options) => measure(options),
             Err(why) => {
@@ -185,7 +189,7 @@ mod tests {
             let options = parse(words).unwrap();
             MEASUREMENTS.iter().filter(|(name, ..)| options.measures(name)).count()
         };
-        assert_eq!([selected("all"), selected("redis"), selected("redis-s")], [18, 8, 2]);
+        assert_eq!([selected("all"), selected("redis"), selected("redis-s")], [19, 8, 2]);
         assert_eq!([selected("memory-space rules"), selected("scripts")], [2, 1]);
     }
 }

@@ -14,6 +14,7 @@ mod usual;
 
 use std::sync::Arc;
 
+pub(crate) use candidate::ReadThenCount;
 use candidate::{Candidate, store};
 use load::{
     ALLOWED, CALLS, COMMAND, Load, PRESSED, SECONDS, SHOWN, count_allowed, rounds, too_many,

@@ -131,7 +131,7 @@ impl Candidate {
     /// permit immediately.
     pub(super) async fn script(server: &Server, script: Script) -> Result<Self> {
         let Script { name, text, keys: suffixes, arguments, last } = script;
-        let (connection, sha) = load(server, text).await?;
+        let (connection, sha) = load(&server.next_url(), text).await?;
         let (keys, holders) = (keys(&suffixes), AtomicU64::new(0));
         let frees = last == LastArgument::Holder;
         Ok(Self::new(name, if frees { &["evalsha", "zrem"] } else { &["evalsha"] }, move |n| {
@@ -159,29 +159,12 @@ impl Candidate {
         }))
     }
 
-    /// Creates a candidate with six counters, used as limitador uses them. One command reads all of
-    /// them. If all limits have units left, each counter is incremented by its own script call, and
-    /// one pipeline sends these calls.
+    /// Creates a candidate with six counters, used as limitador uses them.
     pub(super) async fn read_then_count(server: &Server, max: u32) -> Result<Self> {
-        let (connection, sha) = load(server, include_str!("lua/counter.lua")).await?;
+        let counters = ReadThenCount::connect(&server.next_url(), max).await?;
         let keys = keys(&[0, 1, 2, 3, 4, 5].map(|n| format!(":{n}")));
         Ok(Self::new("MGET, then six scripts (limitador)", &["evalsha"], move |n| {
-            let (mut read, mut count) = (redis::cmd("MGET"), redis::pipe());
-            read.arg(&keys[n]);
-            for (key, period) in keys[n].iter().zip(Period::NAMED) {
-                let seconds = period.as_millis() / 1_000;
-                count.cmd("EVALSHA").arg(&sha).arg(1).arg(key).arg(1).arg(seconds);
-            }
-            let mut connection = connection.clone();
-            MaybeReady::later(async move {
-                let counts = read.query_async::<Vec<Option<u64>>>(&mut connection).await;
-                let counts = counts.expect("the server is up");
-                if counts.into_iter().flatten().any(|count| count >= u64::from(max)) {
-                    return false;
-                }
-                let counts = count.query_async::<Vec<u64>>(&mut connection).await;
-                counts.expect("the server is up").len() == 6
-            })
+            MaybeReady::later(counters.allow(&keys[n], &Period::NAMED))
         }))
     }
 
@@ -211,14 +194,54 @@ impl Candidate {
     }
 }
 
+/// Counters as limitador uses them. One command reads all of them. If all limits have units left,
+/// each counter is incremented by its own script call, and one pipeline sends these calls.
+pub(crate) struct ReadThenCount {
+    connection: MultiplexedConnection,
+    sha: String,
+    max: u64,
+}
+
+impl ReadThenCount {
+    /// Connects to a server, and loads the script.
+    pub(crate) async fn connect(url: &str, max: u32) -> Result<Self> {
+        let (connection, sha) = load(url, include_str!("lua/counter.lua")).await?;
+        Ok(Self { connection, sha, max: max.into() })
+    }
+
+    /// Makes a request with a counter for each key. The periods of the counters repeat.
+    pub(crate) fn allow(
+        &self,
+        keys: &[String],
+        periods: &[Period],
+    ) -> impl Future<Output = bool> + Send + 'static {
+        let (mut read, mut count) = (redis::cmd("MGET"), redis::pipe());
+        read.arg(keys);
+        for (key, period) in keys.iter().zip(periods.iter().cycle()) {
+            let seconds = period.as_millis() / 1_000;
+            count.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(1).arg(seconds);
+        }
+        let (mut connection, max, counters) = (self.connection.clone(), self.max, keys.len());
+        async move {
+            let counts = read.query_async::<Vec<Option<u64>>>(&mut connection).await;
+            let counts = counts.expect("the server is up");
+            if counts.into_iter().flatten().any(|count| count >= max) {
+                return false;
+            }
+            let counts = count.query_async::<Vec<u64>>(&mut connection).await;
+            counts.expect("the server is up").len() == counters
+        }
+    }
+}
+
 /// Returns whether a decision of the store allows the request.
 fn is_allowed(decided: &std::result::Result<Decision, StoreError>) -> bool {
     decided.as_ref().expect("the server is up").is_allowed()
 }
 
 /// Loads a script. Returns its hash, and the connection on which it is called.
-async fn load(server: &Server, text: &str) -> Result<(MultiplexedConnection, String)> {
-    let mut connection = Server::connect(&server.next_url()).await?;
+async fn load(url: &str, text: &str) -> Result<(MultiplexedConnection, String)> {
+    let mut connection = Server::connect(url).await?;
     let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await?;
     Ok((connection, sha))
 }

@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Opens a connection like those of our store, but without a timer for each command.
-    pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let client = redis::Client::open(url)?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
