@@ -1,5 +1,5 @@
-//! Measures the decision server beside limitador and the algorithm of Envoy's own service. These
-//! run behind a minimal server of tonic.
+//! Measures the decision server beside limitador, and beside the commands that limitador and Envoy's
+//! own service send to Redis. Those run behind a minimal server of tonic.
 
 mod services;
 
@@ -48,75 +48,95 @@ pub(crate) fn serve(settings: &str) -> Result {
     })
 }
 
+/// A service with its name, and the least multiple of its rate that the first service must reach.
+type Contender<'a> = (&'a str, ServiceSettings, Option<f64>);
+
 /// Measures all services. The client has one thread.
 pub(crate) fn run(report: &mut Report) -> Result {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let redis = Redis::start()?;
-        let url = |database| Some(redis.url(database));
-        let [others, on_redis] = [
-            &[("limitador", Kind::Limitador, 1.2)][..],
-            &[("limitador's commands", Kind::Limitador, 1.5), ("Envoy's", Kind::Envoy, 0.8)],
-        ];
-        rates(report, "one rule of one limit", (1, 1), &|_| None, others).await?;
-        let others = [("limitador", Kind::Limitador, 3.0)];
-        rates(report, "three rules of six limits", (3, 6), &|_| None, &others).await?;
-        rates(report, "Redis, three rules of one limit", (3, 1), &url, on_redis).await?;
-        rates(report, "Redis, three rules of six limits", (3, 6), &url, on_redis).await?;
-        latencies(report).await?;
-        many_rules(report).await
+        let url = || Some(redis.next_url());
+        let of = |kind, rules, limits, redis| ServiceSettings {
+            kind,
+            rules,
+            limits,
+            max: ENDLESS,
+            redis,
+        };
+        let no_op = of(Kind::NoOp, 1, 1, None);
+        let doing_nothing = || ("a service that does nothing", no_op.clone(), None);
+        for (what, rules, limits, floor) in
+            [("one rule of one limit", 1, 1, 1.2), ("three rules of six limits", 3, 6, 3.0)]
+        {
+            let limitador = of(Kind::Limitador, rules, limits, None);
+            let ours = ("ours", of(Kind::Ours, rules, limits, None), None);
+            let contenders = [ours, doing_nothing(), ("limitador", limitador, Some(floor))];
+            rates(report, what, rules, &contenders).await?;
+        }
+        for (what, limits, floors) in [
+            ("Redis, three rules of one limit", 1, [None, None]),
+            ("Redis, three rules of six limits", 6, [Some(1.5), Some(0.8)]),
+        ] {
+            let limitador = of(Kind::Limitador, 3, limits, url());
+            let contenders = [
+                ("ours", of(Kind::Ours, 3, limits, url()), None),
+                doing_nothing(),
+                ("limitador's commands", limitador, floors[0]),
+                ("Envoy's commands, not atomic", of(Kind::Envoy, 3, limits, url()), floors[1]),
+            ];
+            rates(report, what, 3, &contenders).await?;
+        }
+        let rules = |count| of(Kind::Ours, count, 1, None);
+        let few = ("10 rules", rules(10), Some(0.67));
+        rates(report, "many rules", 1, &[("10 000 rules", rules(10_000), None), few]).await?;
+        latencies(report, [no_op.clone(), rules(1)]).await
     })
 }
 
-/// Compares our server with one that does nothing, and with others. Each of these has the least
-/// multiple of its rate that ours must reach.
+/// Compares the rates of services. A call has this number of descriptors.
 async fn rates(
     report: &mut Report,
     what: &str,
-    (rules, limits): (usize, usize),
-    redis: &dyn Fn(usize) -> Option<String>,
-    others: &[(&str, Kind, f64)],
+    descriptors: usize,
+    contenders: &[Contender<'_>],
 ) -> Result {
-    const OURS: usize = 1;
-    let first = [("a service that does nothing", Kind::NoOp), ("ours", Kind::Ours)];
-    let others_named = others.iter().map(|(name, kind, _)| (*name, *kind));
     let mut servers = Vec::new();
-    for (place, (name, kind)) in first.into_iter().chain(others_named).enumerate() {
-        // A database for each, and for each number of limits.
-        let redis = redis(4 * limits + place);
-        let settings = ServiceSettings { kind, rules, limits, max: ENDLESS, redis };
-        servers.push(ServerProcess::start(name, &settings, rules).await?);
+    for (_, settings, _) in contenders {
+        servers.push(ServerProcess::start(settings, descriptors).await?);
     }
-    let race = race(report, &mut servers).await?;
+    let mut race = Race::new(servers.len());
+    for turn in race.turns(report.rounds(ROUNDS)) {
+        race.record(turn, servers[turn.contender].take_turn().await?);
+    }
     let title = format!("the server, {what}: {} calls in flight", CONNECTIONS * STREAMS);
-    let mut table = Table::new(&title, ["", "thousand/s", "µs of its processor", "ours beside it"]);
-    for (place, server) in servers.iter().enumerate() {
-        let [rate, micros] =
-            [1e-3 / race.median(place, SECONDS), 1e6 * race.median(place, PROCESSOR)];
-        table.row(&server.name, [rate.into(), micros.into(), race.multiple(place, OURS, SECONDS)]);
+    let columns = ["", "thousand/s", "µs of its processor", "rate of the first beside it"];
+    let mut table = Table::new(&title, columns);
+    for (place, (name, _, floor)) in contenders.iter().enumerate() {
+        let (rate, micros) = (race.median(place, SECONDS), race.median(place, PROCESSOR));
+        let beside = race.multiple(place, 0, SECONDS);
+        table.row(name, [(1e-3 / rate).into(), (1e6 * micros).into(), beside]);
+        if let Some(floor) = floor {
+            report.at_least(format!("server, {what}: rate beside {name}"), *floor, beside);
+        }
     }
     report.table(table);
-    for (place, (name, _, floor)) in others.iter().enumerate() {
-        let goal = format!("server, {what}: calls beside {name}");
-        report.at_least(goal, *floor, race.multiple(place + 2, OURS, SECONDS));
-    }
     Ok(())
 }
 
 /// Measures the time of single calls beside a service that does nothing.
-async fn latencies(report: &mut Report) -> Result {
+async fn latencies(report: &mut Report, services: [ServiceSettings; 2]) -> Result {
     let mut servers = Vec::new();
-    for kind in [Kind::NoOp, Kind::Ours] {
-        let settings = ServiceSettings { kind, rules: 1, limits: 1, max: ENDLESS, redis: None };
-        servers.push(ServerProcess::start("", &settings, 1).await?);
+    for settings in services {
+        servers.push(ServerProcess::start(&settings, 1).await?);
     }
     let mut race = Race::new(servers.len());
     for turn in race.turns(report.rounds(2 * ROUNDS)) {
         let micros = servers[turn.contender].latencies().await?;
         race.record(turn, [0.5, 0.99].map(|q| quantile(&micros, q)));
     }
-    let mut table =
-        Table::new("the server, one call at a time: µs", ["", "does nothing", "ours", "added"]);
+    let columns = ["", "a service that does nothing", "ours", "added"];
+    let mut table = Table::new("the server, one call at a time: µs", columns);
     for (place, (name, most)) in [("p50", 15.0), ("p99", 60.0)].into_iter().enumerate() {
         let [no_op, ours] = [0, 1].map(|contender| race.samples(contender, place));
         let added = ours.iter().zip(&no_op).map(|(ours, no_op)| ours - no_op);
@@ -128,37 +148,8 @@ async fn latencies(report: &mut Report) -> Result {
     Ok(())
 }
 
-/// Compares calls under many rules, of which one matches, with calls under few.
-async fn many_rules(report: &mut Report) -> Result {
-    let mut servers = Vec::new();
-    for rules in [10, 10_000] {
-        let settings =
-            ServiceSettings { kind: Kind::Ours, rules, limits: 1, max: ENDLESS, redis: None };
-        servers.push(ServerProcess::start(&rules.to_string(), &settings, 1).await?);
-    }
-    let race = race(report, &mut servers).await?;
-    let mut table = Table::new("the server, by the number of rules", ["rules", "thousand/s"]);
-    for (place, server) in servers.iter().enumerate() {
-        table.row(&server.name, [1e-3 / race.median(place, SECONDS)]);
-    }
-    report.table(table);
-    let what = "server, 10 000 rules: time of a call beside 10";
-    report.at_most(what, 1.5, race.multiple(1, 0, SECONDS));
-    Ok(())
-}
-
-/// Sends calls to the servers in turns.
-async fn race(report: &Report, servers: &mut [ServerProcess]) -> Result<Race<2>> {
-    let mut race = Race::new(servers.len());
-    for turn in race.turns(report.rounds(ROUNDS)) {
-        race.record(turn, servers[turn.contender].take_turn().await?);
-    }
-    Ok(race)
-}
-
 /// A process that runs a service, and the connections to it.
 struct ServerProcess {
-    name: String,
     connections: Vec<Connection>,
     calls: Arc<[Bytes]>,
     process: Child,
@@ -166,7 +157,7 @@ struct ServerProcess {
 
 impl ServerProcess {
     /// Starts a service. Its calls have this number of descriptors.
-    async fn start(name: &str, settings: &ServiceSettings, descriptors: usize) -> Result<Self> {
+    async fn start(settings: &ServiceSettings, descriptors: usize) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", &serde_json::to_string(settings)?]);
         let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
@@ -177,7 +168,7 @@ impl ServerProcess {
             connections.push(Connection::open(address.parse()?).await?);
         }
         let calls = (0..ADDRESSES).map(|n| call(descriptors, n)).collect();
-        Ok(Self { name: name.to_owned(), connections, calls, process })
+        Ok(Self { connections, calls, process })
     }
 
     /// Makes calls on all connections. Returns the quantities of a call.
@@ -283,17 +274,14 @@ mod tests {
     #[tokio::test]
     async fn every_service_denies_the_request_beyond_a_limit() {
         let redis = Redis::start().unwrap();
-        for (database, (kind, is_on_redis)) in [
+        for (kind, is_on_redis) in [
             (Kind::Ours, false),
             (Kind::Ours, true),
             (Kind::Limitador, false),
             (Kind::Limitador, true),
             (Kind::Envoy, true),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let url = is_on_redis.then(|| redis.url(database));
+        ] {
+            let url = is_on_redis.then(|| redis.next_url());
             let settings = ServiceSettings { kind, rules: 3, limits: 6, max: 1, redis: url };
             let (address, serving) = settings.start().await.unwrap();
             let asking = async {

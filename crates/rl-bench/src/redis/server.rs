@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Returns the URL of a database that is not used yet.
-    pub(super) fn next_url(&self) -> String {
+    pub(crate) fn next_url(&self) -> String {
         self.url(self.databases.fetch_add(1, Ordering::Relaxed))
     }
 

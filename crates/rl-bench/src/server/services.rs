@@ -27,6 +27,7 @@ use crate::redis::{ReadThenCount, Server as Redis};
 
 pub(super) const DOMAIN: &str = "bench";
 
+/// What decides the requests of a service.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// Allows each request.
@@ -34,10 +35,11 @@ pub(super) enum Kind {
     Ours,
     /// limitador in memory, or its commands on Redis.
     Limitador,
-    /// The commands of Envoy's own service on Redis. It charges also a request that it denies.
+    /// The commands of Envoy's own service on Redis. They also charge a request that is denied.
     Envoy,
 }
 
+/// The settings of a service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ServiceSettings {
     pub(super) kind: Kind,
@@ -45,6 +47,7 @@ pub(super) struct ServiceSettings {
     pub(super) rules: usize,
     /// The number of limits of each rule, at most six.
     pub(super) limits: usize,
+    /// The units of each limit.
     pub(super) max: u32,
     /// The URL of the store; `None` for counters in memory.
     pub(super) redis: Option<String>,
@@ -144,7 +147,7 @@ impl ServiceSettings {
     }
 }
 
-/// Returns the key of each descriptor and period. `window` returns the begin of a window, from its
+/// Returns the key of each descriptor and period. `window` returns the beginning of a window, from its
 /// length in seconds.
 fn keys(
     request: &RateLimitRequest,
