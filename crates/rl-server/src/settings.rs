@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use rl_admin::settings::{AdminSettings, InvalidSetting, RecordsSettings};
 use rl_core::OnFailure;
 use rl_core::Period;
@@ -13,12 +14,12 @@ use rl_core::client_ip::TrustedProxies;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_serve::TlsFiles;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
+use crate::domains::read_as;
 use crate::http::BearerToken;
 use crate::one_or_many;
-
-/// The maximum length of a rule file, in bytes, which bounds the number of its values.
-const MAX_LEN: usize = 8 * 1024 * 1024;
+use crate::store_url;
 
 /// The settings of a [`Server`](crate::Server).
 ///
@@ -102,6 +103,22 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Checks the settings that are otherwise used first at the start.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first address or URL that has another form than is expected.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (name, address) in [("listen", &self.listen), ("grpc", &self.grpc)] {
+            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(_))) {
+                return Err(format!("server: {name} {address:?}: expected HOST:PORT"));
+            }
+        }
+        let store = self.store.as_deref().map_or(Ok(()), store_url::check);
+        store.map_err(|reason| format!("store: {reason}"))
+    }
+
     /// Replaces settings by those in the environment: `RL_LISTEN`, `RL_LISTEN_GRPC` and
     /// `RL_REDIS_URL`. An empty variable counts as unset.
     #[must_use]
@@ -121,12 +138,63 @@ impl Settings {
 }
 
 /// The parts of a rule file that are settings of the server.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Default, Deserialize, PartialEq, Eq)]
 pub(crate) struct SettingsText {
     #[serde(default)]
     server: Option<ServerText>,
+    /// It is read by the library, and compared here. It may have a password.
+    #[serde(default)]
+    store: Option<String>,
     #[serde(default, with = "one_or_many")]
     proxies: Vec<String>,
+}
+
+/// The settings of rules that this server cannot carry out: its callers hold the requests.
+#[derive(Deserialize)]
+struct RulesText {
+    #[serde(default)]
+    rules: IndexMap<String, RuleText>,
+}
+
+#[derive(Deserialize)]
+struct RuleText {
+    #[serde(default)]
+    over: Option<Setting>,
+    #[serde(default)]
+    cost: Option<Setting>,
+}
+
+/// A setting that is a text or a number, or has parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Setting {
+    Text(String),
+    Number(#[expect(dead_code, reason = "only the type matters")] u64),
+    Parts(IgnoredAny),
+}
+
+/// Checks that the server can carry out the settings of each rule.
+///
+/// # Errors
+///
+/// Returns the first setting that needs the request itself.
+pub(crate) fn check_rule_settings(path: &Path, text: &str) -> Result<(), String> {
+    let RulesText { rules } = read_as(path, text)?;
+    for (name, rule) in rules {
+        let is_rejecting = |over: &Setting| matches!(over, Setting::Text(word) if word == "reject");
+        if rule.over.as_ref().is_some_and(|over| !is_rejecting(over)) {
+            return Err(format!(
+                "rule {name:?}: over: expected reject, because the gateway holds the request"
+            ));
+        }
+        if let Some(Setting::Parts(_)) = rule.cost {
+            return Err(format!(
+                "rule {name:?}: cost: expected a number, because the server does not see responses; \
+                 the caller of /v1/acquire settles the cost"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The section `server`.
@@ -205,15 +273,7 @@ impl SettingsText {
     ///
     /// Returns the reason why they are not valid. It contains no secret.
     pub(crate) fn read(path: &Path, text: &str) -> Result<Self, String> {
-        if path.extension().is_some_and(|extension| extension == "toml") {
-            return toml::from_str(text).map_err(|error| error.message().trim().to_owned());
-        }
-        // The length alone bounds the number of values. The default of the parser would refuse a
-        // file of 10 000 rules.
-        let budget = serde_saphyr::budget! { max_nodes: MAX_LEN, max_events: 2 * MAX_LEN };
-        let options = serde_saphyr::options! { budget: budget };
-        serde_saphyr::from_str_with_options(text, options)
-            .map_err(|error| error.without_snippet().to_string())
+        read_as(path, text)
     }
 
     /// Returns whether there is a section with the database of records.
@@ -231,8 +291,10 @@ impl SettingsText {
         let mut settings = Settings::default();
         let proxies: Result<Vec<_>, _> = self.proxies.iter().map(|text| expanded(text)).collect();
         let proxies = proxies.map_err(in_setting("proxies"))?;
-        settings.proxies = TrustedProxies::new(proxies.iter().map(String::as_str))
-            .map_err(|error| format!("proxies: {error}"))?;
+        // A variable may have several, with commas between them.
+        let proxies = proxies.iter().flat_map(|text| text.split(',')).map(str::trim);
+        settings.proxies =
+            TrustedProxies::new(proxies).map_err(|error| format!("proxies: {error}"))?;
         let Some(server) = &self.server else { return Ok(settings) };
         let set = |value: &mut String, text: &Option<String>, name| match text {
             Some(text) => expanded(text).map(|text| *value = text).map_err(in_setting(name)),

@@ -5,12 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use rl_core::RateLimiter;
 use rl_core::rules::{RuleSource, Rules, RulesFile};
+use rl_serve::Tls;
 
 use crate::domains::{
     GatewayFiles, GatewaySource, compile, read_sections, read_text, to_rule_file,
 };
 use crate::records::RecordLimits;
-use crate::settings::{Settings, SettingsText};
+use crate::settings::{Settings, SettingsText, check_rule_settings};
 
 /// The files from which a [`Server`](crate::Server) has its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +42,15 @@ impl Source {
     pub fn check(&self) -> Result<Vec<String>, String> {
         match self {
             Self::RuleFile(path) => {
-                let (file, ..) = watch(path)?;
-                let warnings = file.status().warnings().to_vec();
+                let (file, mut settings, _) = watch(path)?;
+                let mut warnings = file.status().warnings().to_vec();
                 check_rules(&file)?;
+                settings.store = file.store().map(str::to_owned);
+                settings.check().map_err(|reason| in_file(path, &reason))?;
+                // Another machine may have the certificates.
+                if let Some(Err(error)) = settings.tls.map(Tls::from_files) {
+                    warnings.push(format!("server: tls: {error}"));
+                }
                 Ok(warnings)
             }
             Self::Gateway(source) => {
@@ -100,6 +107,7 @@ fn watch(path: &Path) -> Result<(RulesFile, Settings, RecordLimits), String> {
     let sections = move |path: &Path, text: &str, rules: Rules| {
         let settings = SettingsText::read(path, text)?;
         settings.settings(path)?;
+        check_rule_settings(path, text)?;
         if *started.get_or_init(|| settings.clone()) != settings {
             let path = path.display();
             tracing::warn!(

@@ -19,6 +19,7 @@ use rl_core::{MemoryStore, RedisStore};
 /// Returns an error, which contains no password, if the URL has another form, or a server refuses
 /// the login.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
+    check(url)?;
     if url == "memory" {
         return Ok(Arc::new(MemoryStore::new()));
     }
@@ -51,6 +52,21 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
     };
     let store = builder.connect().await.map_err(|error| error.to_string())?;
     Ok(Arc::new(store))
+}
+
+/// Checks the form of a URL without a connection.
+///
+/// # Errors
+///
+/// Returns what is expected. It contains no password.
+pub(crate) fn check(url: &str) -> Result<(), String> {
+    const SCHEMES: [&str; 6] =
+        ["redis", "rediss", "redis-sentinel", "rediss-sentinel", "redis-cluster", "rediss-cluster"];
+    match url.split_once("://") {
+        Some((scheme, rest)) if SCHEMES.contains(&scheme) && !rest.is_empty() => Ok(()),
+        _ if url == "memory" => Ok(()),
+        _ => Err(format!("expected memory, or SCHEME://HOST with {}", SCHEMES.join(", "))),
+    }
 }
 
 /// Splits the part of a URL after its scheme into the login and the list of hosts.

@@ -285,7 +285,10 @@ async fn a_server_that_cannot_start_says_why() {
             "none.crt: No such file",
         ),
         ("rules: { all: { limits: 1/second } }\nserver: { liste: x }", "unknown field"),
-        ("rules: { all: { limits: 1/second } }\nstore: nonsense", "store: Redis URL"),
+        (
+            "rules: { all: { limits: 1/second } }\nstore: nonsense",
+            "store: expected memory, or SCHEME://HOST",
+        ),
         (
             "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/fortnight } } }",
             "1/fortnight",
@@ -319,8 +322,37 @@ async fn checking_a_file_returns_its_warnings_or_the_reason_why_it_is_not_valid(
     assert_eq!(source.check().unwrap(), Vec::<String>::new());
     fs::write(&path, "rules: { all: { per: \"header:x\", limits: 1/second } }").unwrap();
     assert_eq!(source.check().unwrap().len(), 1);
-    fs::write(&path, "rules: { all: { limits: x } }").unwrap();
-    assert!(source.check().is_err());
+    for (text, expected) in [
+        ("rules: { all: { limits: x } }", "limits.yaml:1:"),
+        (
+            "rules: { a: { limits: 1/hour } }\nserver: { listen: nope }",
+            "listen \"nope\": expected HOST:PORT",
+        ),
+        (
+            "rules: { a: { limits: 1/hour } }\nstore: http://:secret@host",
+            "store: expected memory, or SCHEME://HOST",
+        ),
+        (
+            "server: { liste: x }\nrules: { a: { limits: 1/hour } }",
+            "line 1, column 11: unknown field `liste`",
+        ),
+        ("rules: { a: { limits: 1/hour, over: degrade } }", "rule \"a\": over: expected reject"),
+        (
+            "rules: { a: { limits: 1/hour, over: { wait: 2s } } }",
+            "rule \"a\": over: expected reject",
+        ),
+        (
+            "rules: { a: { limits: 9/hour, cost: { response_header: x-cost, estimate: 2 } } }",
+            "rule \"a\": cost: expected a number",
+        ),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = source.check().unwrap_err();
+        assert!(error.contains(expected) && !error.contains("secret"), "{text}: {error}");
+    }
+    let tls = "server: { tls: { cert: none.crt, key: none.key } }";
+    fs::write(&path, format!("rules: {{ a: {{ limits: 1/hour, per: address }} }}\n{tls}")).unwrap();
+    assert!(source.check().unwrap()[0].contains("none.crt: No such file"));
     // No database is asked for.
     let database = "postgres://rl@127.0.0.1:1/limits";
     let tokens = "[{\"name\": \"a\", \"token\": \"a-long-and-random-token\", \"roles\": []}]";

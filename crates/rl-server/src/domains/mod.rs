@@ -62,3 +62,4 @@ pub use rule::{Charge, Disclosed, DomainRule, Domains, InvalidDomainRule, NameOf
 pub use rule_file::to_rule_file;
 pub use section::read_sections;
 pub(crate) use selector::descriptor_realm;
+pub(crate) use yaml::read_as;

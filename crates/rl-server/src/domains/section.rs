@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use super::compile::compile;
 use super::rule::{Domains, InvalidDomainRule};
-use super::yaml::{TextError, from_yaml};
+use super::yaml::{TextError, from_yaml, is_toml, read_as};
 use crate::records::RecordLimits;
 
 /// A rule file. Other sections are ignored.
@@ -58,19 +58,8 @@ pub fn read_sections(
 ///
 /// Returns the reason, with its line and column, for which the section cannot be read.
 pub(super) fn read_domains(path: &Path, text: &str) -> Result<Domains, String> {
-    let file: Result<SectionFile, TextError> = if is_toml(path) {
-        toml::from_str(text).map_err(|error| {
-            let offset = error.span().map(|span| span.start);
-            TextError::at_offset(text, offset, error.message().trim().to_owned())
-        })
-    } else {
-        from_yaml(text)
-    };
-    file.map(|file| file.domains.unwrap_or_default()).map_err(|error| error.to_string())
-}
-
-fn is_toml(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "toml")
+    let file: SectionFile = read_as(path, text)?;
+    Ok(file.domains.unwrap_or_default())
 }
 
 /// Returns the offset of a rule in TOML.

@@ -1,6 +1,7 @@
-//! Reads YAML, of which JSON is a part, with the place of each error.
+//! Reads YAML, of which JSON is a part, and TOML, with the place of each error.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, Location, UserMessageFormatter};
@@ -51,6 +52,28 @@ impl fmt::Display for TextError {
         }
         f.write_str(&self.reason)
     }
+}
+
+/// Returns whether a file is TOML, by the end of its name. Any other is YAML.
+pub(super) fn is_toml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Reads the text of a rule file.
+///
+/// # Errors
+///
+/// Returns the reason, with its line and column, for which the text has another structure than `T`.
+pub(crate) fn read_as<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, String> {
+    let read = if is_toml(path) {
+        toml::from_str(text).map_err(|error| {
+            let offset = error.span().map(|span| span.start);
+            TextError::at_offset(text, offset, error.message().trim().to_owned())
+        })
+    } else {
+        from_yaml(text)
+    };
+    read.map_err(|error| error.to_string())
 }
 
 /// Reads a text of at most [`MAX_LEN`] bytes.
