@@ -2,6 +2,9 @@
 //! those of `docs/gateways/`.
 
 mod clients;
+mod encryption;
+mod exchanges;
+mod failures;
 mod programs;
 mod stores;
 

@@ -4,6 +4,7 @@
 
 mod algorithms;
 mod architecture;
+mod authority;
 mod capacity;
 mod concurrency;
 mod console;

@@ -1,37 +1,46 @@
--- Asks the decision server about each request, and leaves its decision in variables:
+-- Asks the decision server about each request.
 --
---   txn.rate_limit    allowed, denied, or undecided if the server does not answer
---   txn.rl_limit, txn.rl_remaining, txn.rl_reset, txn.rl_retry_after    its headers
---   txn.rl_type, txn.rl_body    the body of a denial
+-- The action rate_limit answers a request that is denied, with the response of the server. It sets
+-- txn.rate_limit to allowed, or to undecided if the server does not answer. The action
+-- rate_limit_headers adds the rate limit headers to the response.
 
-local URL = 'http://127.0.0.1:8080/decide'
-local TIMEOUT = 200 -- milliseconds
+local URL = 'http://127.0.0.1:8001/decide'
+local TIMEOUT = 1000 -- milliseconds: more than haproxy.cfg allows, because HAProxy repeats the call
+
+local function set(list)
+  local names = {}
+  for _, name in ipairs(list) do
+    names[name] = true
+  end
+  return names
+end
 
 -- The headers of a client that do not concern a decision, or that HAProxy sets itself.
-local OMITTED = {
-  ['connection'] = true, ['content-length'] = true, ['expect'] = true, ['host'] = true,
-  ['transfer-encoding'] = true, ['upgrade'] = true, ['te'] = true, ['keep-alive'] = true,
-}
+local OMITTED = set({
+  'connection', 'content-length', 'expect', 'host', 'keep-alive', 'te', 'transfer-encoding', 'upgrade',
+})
 
-local VARIABLES = {
-  ['x-rate-limit-limit'] = 'txn.rl_limit',
-  ['x-rate-limit-remaining'] = 'txn.rl_remaining',
-  ['x-rate-limit-reset'] = 'txn.rl_reset',
-  ['retry-after'] = 'txn.rl_retry_after',
-  ['content-type'] = 'txn.rl_type',
-}
+-- The headers of the server that are no rate limit headers.
+local OF_THE_CALL = set({
+  'cache-control', 'connection', 'content-length', 'content-type', 'date', 'transfer-encoding',
+  'x-answered-by',
+})
+
+-- HAProxy counts the values of a header from 0.
+local function list(values)
+  local lines = {}
+  for index = 0, #values do
+    lines[#lines + 1] = values[index]
+  end
+  return lines
+end
 
 core.register_action('rate_limit', { 'http-req' }, function(txn)
   local headers = {}
   for name, values in pairs(txn.http:req_get_headers()) do
     -- A client must not describe itself as another client.
     if not OMITTED[name] and name:sub(1, 12) ~= 'x-forwarded-' and name ~= 'forwarded' then
-      local list = {}
-      -- HAProxy counts the values from 0.
-      for index = 0, #values do
-        list[#list + 1] = values[index]
-      end
-      headers[name] = list
+      headers[name] = list(values)
     end
   end
   headers['x-forwarded-method'] = { txn.f:method() }
@@ -41,21 +50,40 @@ core.register_action('rate_limit', { 'http-req' }, function(txn)
 
   local client = core.httpclient()
   local response = client:get({ url = URL, headers = headers, timeout = TIMEOUT })
-  local status = response and response.status or 0
-  if status >= 500 or status == 0 then
+  local is_answer = response and response.headers and response.headers['x-answered-by']
+  -- With 500, the server does not know this gateway, or failed.
+  if not is_answer or response.status == 500 then
     txn:set_var('txn.rate_limit', 'undecided')
     return
   end
-  for name, variable in pairs(VARIABLES) do
-    local values = response.headers[name]
-    if values then
-      txn:set_var(variable, values[0])
+  local rate_limit_headers = {}
+  for name, values in pairs(response.headers) do
+    if not OF_THE_CALL[name] then
+      rate_limit_headers[name] = list(values)
     end
   end
-  if status < 300 then
+  if response.status == 200 then
     txn:set_var('txn.rate_limit', 'allowed')
-  else
-    txn:set_var('txn.rate_limit', 'denied')
-    txn:set_var('txn.rl_body', response.body or '')
+    txn:set_priv(rate_limit_headers)
+    return
+  end
+  local reply = txn:reply({ status = response.status, body = response.body or '' })
+  for _, name in ipairs({ 'content-type', 'cache-control' }) do
+    rate_limit_headers[name] = response.headers[name] and list(response.headers[name])
+  end
+  for name, lines in pairs(rate_limit_headers) do
+    for _, line in ipairs(lines) do
+      reply:add_header(name, line)
+    end
+  end
+  txn:done(reply)
+end)
+
+core.register_action('rate_limit_headers', { 'http-res' }, function(txn)
+  for name, lines in pairs(txn:get_priv() or {}) do
+    txn.http:res_del_header(name)
+    for _, line in ipairs(lines) do
+      txn.http:res_add_header(name, line)
+    end
   end
 end)

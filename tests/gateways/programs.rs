@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{Path as PathOf, State};
 use axum::http::{Method, StatusCode, Uri};
+use axum::response::Response;
 use axum::routing::any;
 use reqwest::Client;
 use rl_tests::free_port;
@@ -79,7 +81,7 @@ impl Gateway {
             Self::Nginx => {
                 let mut command = Command::new("nginx");
                 let global = format!(
-                    "daemon off; pid {0}/nginx.pid; error_log {0}/error.log;",
+                    "daemon off; master_process off; pid {0}/nginx.pid; error_log {0}/error.log;",
                     folder.display()
                 );
                 command.arg("-c").arg(file).arg("-p").arg(folder).args(["-g", &global]);
@@ -192,7 +194,19 @@ impl DecisionServer {
 
 /// Starts the decision server with these limits, and its counters in memory or on this Redis.
 pub(super) async fn decision_server(limits: &str, redis: Option<&str>) -> DecisionServer {
+    decision_server_with(limits, redis, &[]).await
+}
+
+/// Starts the decision server with files beside its limits.
+pub(super) async fn decision_server_with(
+    limits: &str,
+    redis: Option<&str>,
+    files: &[(&str, &str)],
+) -> DecisionServer {
     let folder = TempDir::new().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
     let file = folder.path().join("limits.yaml");
     let store = redis.map(|url| format!("store: {url}\n")).unwrap_or_default();
     fs::write(&file, store + limits).unwrap();
@@ -205,6 +219,137 @@ pub(super) async fn decision_server(limits: &str, redis: Option<&str>) -> Decisi
     process.listens(http).await;
     process.listens(grpc).await;
     DecisionServer { process, http, grpc }
+}
+
+/// A gateway to start, with the configuration of the book.
+pub(super) struct Setup {
+    kind: Gateway,
+    outage: OnOutage,
+    service: u16,
+    http: u16,
+    grpc: u16,
+    keeps_time_limits: bool,
+    /// Texts of the configuration, and those that replace them.
+    replaced: Vec<(&'static str, String)>,
+    /// Further files in the folder of the configuration.
+    files: Vec<(&'static str, String)>,
+}
+
+impl Setup {
+    pub(super) fn new(
+        kind: Gateway,
+        outage: OnOutage,
+        service: &Service,
+        server: &DecisionServer,
+    ) -> Self {
+        Self {
+            kind,
+            outage,
+            service: service.port,
+            http: server.http,
+            grpc: server.grpc,
+            keeps_time_limits: false,
+            replaced: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Sets the port of the decision server, for HTTP and gRPC.
+    pub(super) fn server_port(self, port: u16) -> Self {
+        Self { http: port, grpc: port, ..self }
+    }
+
+    /// Sets the port of the service.
+    pub(super) fn service_port(self, port: u16) -> Self {
+        Self { service: port, ..self }
+    }
+
+    /// Keeps the time limits of the book, which may be too short on a busy machine.
+    pub(super) fn keep_time_limits(self) -> Self {
+        Self { keeps_time_limits: true, ..self }
+    }
+
+    /// Replaces a text of the configuration.
+    pub(super) fn replace(mut self, text: &'static str, new: impl Into<String>) -> Self {
+        self.replaced.push((text, new.into()));
+        self
+    }
+
+    /// Adds a file to the folder of the configuration.
+    pub(super) fn file(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.files.push((name, text.into()));
+        self
+    }
+
+    /// Starts the gateway, and waits until it listens.
+    pub(super) async fn listening(self) -> RunningGateway {
+        let (kind, outage) = (self.kind, self.outage);
+        let folder = TempDir::new().unwrap();
+        let web = free_port();
+        let ports = [
+            (8000, web),
+            (8001, free_port()),
+            (8080, self.http),
+            (8081, self.grpc),
+            (3000, self.service),
+        ];
+        for name in [kind.file(), "rate_limit.lua"] {
+            let mut text = printed(name);
+            if name == kind.file() {
+                if outage == OnOutage::Reject {
+                    text = kind.rejecting(&text);
+                }
+                for (old, new) in &self.replaced {
+                    assert!(text.contains(old), "{kind:?}: {old} is not in the configuration");
+                    text = text.replace(old, new);
+                }
+            }
+            if !self.keeps_time_limits {
+                let limits = [
+                    ("50ms", "10s"),
+                    ("200ms", "10s"),
+                    ("0.1s", "10s"),
+                    ("= 1000 --", "= 20000 --"),
+                ];
+                text = limits.iter().fold(text, |text, (short, long)| text.replace(short, long));
+            }
+            // Our port may begin with one of the book, so all of these are replaced first.
+            for (port, _) in ports {
+                for before in ["127.0.0.1:", "http://:", "port_value: "] {
+                    text = text.replace(&format!("{before}{port}"), &format!("{before}<{port}>"));
+                }
+            }
+            for (port, ours) in ports {
+                text = text.replace(&format!("<{port}>"), &ours.to_string());
+            }
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        for (name, text) in self.files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let mut process = Process::start(kind.command(folder.path(), web), folder);
+        process.listens(web).await;
+        let gateway = RunningGateway { kind, _process: process, web, outage };
+        // Traefik listens before it has read its file.
+        if kind == Gateway::Traefik {
+            let request = async || Client::new().get(gateway.url("/ready")).send().await.unwrap();
+            eventually(async || request().await.status() != StatusCode::NOT_FOUND).await;
+        }
+        gateway
+    }
+
+    /// Starts the gateway, and waits until it reaches the decision server.
+    pub(super) async fn start(self) -> RunningGateway {
+        let gateway = self.listening().await;
+        gateway.asks_the_server().await;
+        gateway
+    }
+}
+
+/// Returns the text of a file in `docs/gateways/`.
+pub(super) fn printed(name: &str) -> String {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/gateways"));
+    fs::read_to_string(folder.join(name)).unwrap()
 }
 
 /// A running gateway.
@@ -222,35 +367,12 @@ impl RunningGateway {
         service: &Service,
         server: &DecisionServer,
     ) -> Self {
-        let folder = TempDir::new().unwrap();
-        let web = free_port();
-        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/gateways"));
-        for name in [kind.file(), "rate_limit.lua"] {
-            let text = fs::read_to_string(source.join(name)).unwrap();
-            let text = if name == kind.file() && outage == OnOutage::Reject {
-                kind.rejecting(&text)
-            } else {
-                text
-            };
-            // A busy machine may be late, so each time limit is longer.
-            let limits =
-                [("50ms", "10s"), ("200ms", "10s"), ("0.1s", "10s"), ("= 200 --", "= 10000 --")];
-            let text = limits.iter().fold(text, |text, (short, long)| text.replace(short, long));
-            let mut ports = text;
-            for (port, ours) in
-                [(8000, web), (8080, server.http), (8081, server.grpc), (3000, service.port)]
-            {
-                ports = ports.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{ours}"));
-                ports =
-                    ports.replace(&format!("port_value: {port}"), &format!("port_value: {ours}"));
-            }
-            fs::write(folder.path().join(name), ports).unwrap();
-        }
-        let mut process = Process::start(kind.command(folder.path(), web), folder);
-        process.listens(web).await;
-        let gateway = Self { kind, _process: process, web, outage };
-        gateway.asks_the_server().await;
-        gateway
+        Setup::new(kind, outage, service, server).start().await
+    }
+
+    /// Returns the port that clients call.
+    pub(super) const fn port(&self) -> u16 {
+        self.web
     }
 
     pub(super) fn url(&self, path: &str) -> String {
@@ -266,7 +388,10 @@ impl RunningGateway {
             let response = client.get(self.url("/ready")).send().await.unwrap();
             // A gateway that shows no headers answers only if it has asked.
             match self.kind.shows_headers() {
-                true => response.headers().contains_key("x-rate-limit-remaining"),
+                true => {
+                    let names = ["x-rate-limit-remaining", "ratelimit"];
+                    names.iter().any(|name| response.headers().contains_key(*name))
+                }
                 false => response.status() == StatusCode::OK,
             }
         })
@@ -298,6 +423,7 @@ impl Service {
         let app = Router::new()
             .route("/ready", any(|| async { "ready" }))
             .route("/status/{status}", any(status))
+            .route("/socket", any(socket))
             .fallback(echo)
             .with_state(Arc::clone(&requests));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -320,6 +446,17 @@ async fn echo(
 ) -> String {
     requests.fetch_add(1, Ordering::Relaxed);
     format!("{method} {uri} {}", String::from_utf8_lossy(&body))
+}
+
+/// Sends each message of a WebSocket back.
+async fn socket(upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(async |mut socket| {
+        while let Some(Ok(message)) = socket.recv().await {
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    })
 }
 
 async fn status(

@@ -1,7 +1,6 @@
 //! Redis over TLS, behind sentinels and as a cluster.
 
 mod ambiguous;
-mod authority;
 mod cluster;
 mod load;
 mod memory;

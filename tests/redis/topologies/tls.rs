@@ -10,8 +10,8 @@ use rl_core::{
 use rl_tests::web::eventually;
 use rl_tests::{RedisCluster, RedisServer, free_port};
 
-use super::authority::{Authority, Identity};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
+use crate::authority::{Authority, Identity};
 use crate::redis::failure::log::Log;
 use crate::store_conformance::{ServerTime, manual_clock};
 

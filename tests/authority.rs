@@ -6,16 +6,16 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
 
-pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its private key, as PEM text.
-pub(super) struct Identity {
-    pub(super) certificate: String,
-    pub(super) key: String,
+pub(crate) struct Identity {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         // Each authority has a different name, because clients identify authorities by name.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -27,12 +27,12 @@ impl Authority {
     }
 
     /// Returns the authority's own certificate, as PEM text.
-    pub(super) fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// Creates a certificate for a host name or an address.
-    pub(super) fn identity(&self, name: &str) -> Identity {
+    pub(crate) fn identity(&self, name: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
