@@ -1,4 +1,8 @@
-"""Asks whether a consumer may make a request: check.py CONSUMER"""
+"""Asks whether a consumer may make a request: check.py CONSUMER
+
+Exit status: 0 allowed, 1 denied, 2 not configured correctly.
+"""
+import http.client
 import json
 import os
 import sys
@@ -7,6 +11,10 @@ import urllib.request
 
 SERVER = os.environ.get("RL_SERVER", "http://127.0.0.1:8080")
 TOKEN = os.environ.get("RL_TOKEN")
+
+
+class WrongToken(Exception):
+    """The server expects another token."""
 
 
 def check(consumer: str) -> bool:
@@ -18,14 +26,21 @@ def check(consumer: str) -> bool:
         request.add_header("Authorization", f"Bearer {TOKEN}")
     try:
         with urllib.request.urlopen(request, timeout=1) as response:
-            return json.load(response)["allowed"]
+            return response.status == 200
     except urllib.error.HTTPError as error:
-        return error.code != 429
-    except OSError:
+        if error.code == 401:
+            raise WrongToken("RL_TOKEN: the server expects another token") from error
+        # 503: not decided, and on_store_failure is reject.
+        return error.code >= 500 and error.code != 503
+    except (OSError, http.client.HTTPException):
         return True
 
 
 if __name__ == "__main__":
-    allowed = check(sys.argv[1])
+    try:
+        allowed = check(sys.argv[1])
+    except WrongToken as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print("allowed" if allowed else "denied")
     sys.exit(0 if allowed else 1)
