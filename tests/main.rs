@@ -5,6 +5,7 @@
 mod algorithms;
 mod architecture;
 mod authority;
+mod book;
 mod capacity;
 mod concurrency;
 mod console;
