@@ -1,4 +1,4 @@
-//! What clients and the service see of a gateway: denials, headers, addresses and WebSockets.
+//! Denials, headers, addresses and WebSockets, as clients and the service see them behind a gateway.
 
 use futures::future::join_all;
 use futures::{SinkExt, StreamExt};

@@ -17,7 +17,7 @@ struct Silent {
     requests: Arc<AtomicUsize>,
 }
 
-/// What a silent program does with a connection after a request.
+/// The treatment of a connection after a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterRequest {
     Close,
