@@ -338,7 +338,7 @@ async fn checking_a_file_returns_its_warnings_or_the_reason_why_it_is_not_valid(
         ),
         ("rules: { a: { limits: 1/hour, over: degrade } }", "rule \"a\": over: expected reject"),
         (
-            "rules: { a: { limits: 1/hour, over: { wait: 2s } } }",
+            "rules: { a: { limits: 1/hour, over: { wait: 2s, queue: 9 } } }",
             "rule \"a\": over: expected reject",
         ),
         (

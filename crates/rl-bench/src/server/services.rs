@@ -27,7 +27,7 @@ use crate::redis::{ReadThenCount, Server as Redis};
 
 pub(super) const DOMAIN: &str = "bench";
 
-/// What decides the requests of a service.
+/// The limiter that decides the requests of a service.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// Allows each request.

@@ -7,13 +7,14 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Context, Env, ExecutionError, Program, Value};
+use rl_core::client_ip::ClientIp;
 
-use super::selector::append_entry;
 use crate::request::Descriptor;
 
 /// The name of the list of descriptors.
@@ -273,6 +274,23 @@ fn is_function(name: &str) -> bool {
         !matches!(Value::resolve(&call, &context), Err(ExecutionError::UndeclaredReference(_)))
     };
     is_known(None) || is_known(Some(Box::new(text())))
+}
+
+/// Appends an entry to the identifier of a subject. The length of its value keeps subjects distinct
+/// whatever a client writes into the values.
+pub(super) fn append_entry(key: &str, value: &str, id: &mut String) {
+    let address = counted_address(key, value);
+    let value = address.as_deref().unwrap_or(value);
+    for text in [key, ":", &value.len().to_string(), "=", value] {
+        id.push_str(text);
+    }
+}
+
+/// Returns the text of the address by which a client is counted, if the entry has one. A client
+/// usually has a network of IPv6 addresses, which counts as one.
+pub(super) fn counted_address(key: &str, value: &str) -> Option<String> {
+    let address: IpAddr = value.parse().ok().filter(|_| key == "remote_address")?;
+    ClientIp::peer().resolve(Some(address), &[]).map(|address| address.to_string())
 }
 
 #[cfg(test)]

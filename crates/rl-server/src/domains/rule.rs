@@ -33,7 +33,7 @@ pub struct DomainRule {
     /// Whether the rule counts and reports, but denies nothing.
     #[serde(skip_serializing_if = "is_false")]
     pub shadow: bool,
-    /// What responses say about the rule.
+    /// Whether responses describe the rule.
     #[serde(skip_serializing_if = "is_default")]
     pub disclosed: Disclosed,
     /// When the rule is charged.
@@ -44,7 +44,7 @@ pub struct DomainRule {
     pub replaces: Vec<String>,
 }
 
-/// What responses say about a rule: `true`, `false` or `name` in a file.
+/// Whether responses describe a rule: `true`, `false` or `name` in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "disclosed: expected true, false or name")]
 pub enum Disclosed {

@@ -1,15 +1,13 @@
 //! Selects the rules of a request by its descriptors.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use rl_core::client_ip::ClientIp;
 use rl_core::key::{CountedAs, KeyExtractor, RequestInfo};
 use rl_core::rules::{RuleSelector, SelectedRule};
 use rl_core::{Limit, Policy, Realm, Subject};
 
-use super::expression::{Evaluation, Expression};
+use super::expression::{Evaluation, Expression, append_entry, counted_address};
 use super::rule::Charge;
 use super::tree::{Found, Tree};
 use crate::request::{
@@ -266,23 +264,6 @@ fn subject(realm: &Realm, entries: &[(&str, &str)]) -> Subject {
         append_entry(key, value, &mut id);
     }
     Subject::new(realm.clone(), &id)
-}
-
-/// Appends an entry to the identifier of a subject. The length of its value keeps subjects distinct
-/// whatever a client writes into the values.
-pub(super) fn append_entry(key: &str, value: &str, id: &mut String) {
-    let address = counted_address(key, value);
-    let value = address.as_deref().unwrap_or(value);
-    for text in [key, ":", &value.len().to_string(), "=", value] {
-        id.push_str(text);
-    }
-}
-
-/// Returns the text of the address by which a client is counted, if the entry has one. A client
-/// usually has a network of IPv6 addresses, which counts as one.
-fn counted_address(key: &str, value: &str) -> Option<String> {
-    let address: IpAddr = value.parse().ok().filter(|_| key == "remote_address")?;
-    ClientIp::peer().resolve(Some(address), &[]).map(|address| address.to_string())
 }
 
 impl RuleSelector for Selector {
