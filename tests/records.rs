@@ -1,14 +1,16 @@
-//! Limits in a database. The same tests run on SQLite in memory, on SQLite in a file, and on
-//! PostgreSQL.
+//! Limits in a database. The same tests run on SQLite in memory, on SQLite in a file, on PostgreSQL
+//! and on MariaDB.
 
 mod busy;
 mod changes;
 mod limits;
+mod mariadb;
 mod outage;
 mod roles;
 mod storage;
 mod tiers;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +20,8 @@ use rl_core::{Policy, Subject};
 use rl_records::{
     CallLimits, RecordContent, RecordSource, RecordSourceBuilder, Records, RecordsOptions,
 };
-use rl_tests::PostgresServer;
-use sqlx::{AnyConnection, Connection};
+use rl_tests::{MariadbServer, PostgresServer};
+use sqlx::{AnyConnection, Connection, Executor};
 use tempfile::TempDir;
 
 /// The time limit for a condition that a test waits for.
@@ -39,7 +41,7 @@ pub(crate) struct Database {
     // Whether all connections use the same data. In memory, each connection has data of its own.
     is_shared: bool,
     _folder: Option<TempDir>,
-    _server: Option<Arc<PostgresServer>>,
+    _server: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Database {
@@ -59,6 +61,22 @@ impl Database {
         Self { url: server.new_database(), is_shared: true, _folder: None, _server: Some(server) }
     }
 
+    pub(crate) fn mariadb() -> Self {
+        let server = MariadbServer::shared();
+        Self { url: server.new_database(), is_shared: true, _folder: None, _server: Some(server) }
+    }
+
+    /// Returns one database of each kind on a server.
+    fn servers() -> [Self; 2] {
+        [Self::postgres(), Self::mariadb()]
+    }
+
+    /// Returns one database of each kind whose data several instances share.
+    fn shared() -> [Self; 3] {
+        let [postgres, mariadb] = Self::servers();
+        [Self::file(), postgres, mariadb]
+    }
+
     async fn connect(&self) -> Records {
         self.connect_with(|options| options).await
     }
@@ -69,12 +87,19 @@ impl Database {
 
     /// Opens a connection that bypasses the crate under test. The crate must have connected before.
     async fn connect_directly(&self) -> AnyConnection {
-        AnyConnection::connect(&self.url).await.unwrap()
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        if connection.backend_name() == "MySQL" {
+            // The column `change` has the name of a keyword.
+            let standard = "SET SESSION sql_mode = 'ANSI_QUOTES', autocommit = 1";
+            connection.execute(standard).await.unwrap();
+        }
+        connection
     }
 }
 
 async fn on_every_database(test: impl AsyncFn(Database)) {
-    for database in [Database::memory(), Database::file(), Database::postgres()] {
+    test(Database::memory()).await;
+    for database in Database::shared() {
         test(database).await;
     }
 }

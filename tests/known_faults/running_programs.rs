@@ -350,7 +350,7 @@ async fn a_wrong_setting_is_reported_in_one_plain_line() {
         (PROGRAMS[0].0, ("RL_LISTEN", "256.0.0.1:80"), "error: RL_LISTEN 256.0.0.1:80: "),
         (PROGRAMS[1].0, ("RL_LISTEN", "256.0.0.1:80"), "error: RL_LISTEN 256.0.0.1:80: "),
         (PROGRAMS[4].0, ("RL_PROXIES", "10.0.0.0/33"), "error: RL_PROXIES: trusted proxy"),
-        (bank, ("DATABASE_URL", "mysql://x"), "error: DATABASE_URL: "),
+        (bank, ("DATABASE_URL", "oracle://x"), "error: DATABASE_URL: "),
         (
             bank,
             ("RL_SELF_SERVICE", "loud"),

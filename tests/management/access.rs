@@ -4,7 +4,7 @@ use rl_admin::Role;
 use serde_json::json;
 
 use super::{
-    ACTIVE, ALICE, Bank, CALL_LIMITS, RATE_LIMITS, WITHOUT_ROLES, in_both_worlds, message, record,
+    ACTIVE, ALICE, Bank, CALL_LIMITS, RATE_LIMITS, WITHOUT_ROLES, in_every_world, message, record,
     stored, token_of,
 };
 
@@ -81,7 +81,7 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
 /// Requests without credentials or with unknown credentials are rejected.
 #[tokio::test]
 async fn unknown_credentials_get_401_on_every_route() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let long = "x".repeat(4_000);
         for (method, path, _) in OPERATIONS
             .into_iter()
@@ -111,7 +111,7 @@ async fn unknown_credentials_get_401_on_every_route() {
 /// Without the required role, the response names the role, even if the request has other errors.
 #[tokio::test]
 async fn each_operation_needs_its_role_and_no_other() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for (method, path, role) in OPERATIONS {
             let Some(role) = role else {
                 let answer = bank.as_who(WITHOUT_ROLES, method, path, None).await;
@@ -137,7 +137,7 @@ async fn each_operation_needs_its_role_and_no_other() {
 /// Under the path of a consumer, a record of another consumer is not found, whatever the operation.
 #[tokio::test]
 async fn a_record_of_another_consumer_is_not_found() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let foreign = format!("/management/consumers/mallory/consumer/rate-limits/{id}");
         for (method, body) in [("GET", None), ("PUT", Some(record([-1; 6]))), ("DELETE", None)] {

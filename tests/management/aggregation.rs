@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::{ACTIVE, Bank, RATE_LIMITS, active_numbers, dated, in_both_worlds, message, record};
+use super::{ACTIVE, Bank, RATE_LIMITS, active_numbers, dated, in_every_world, message, record};
 
 /// A record is created, returned with its limits as text, and deleted.
 #[tokio::test]
 async fn a_record_is_created_and_echoed_and_deleted() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let mut written = record([10, 100, 1_000, -1, -1, -1]);
         written["api_name"] = json!("getBanks");
         written["api_version"] = json!("v6.0.0");
@@ -39,7 +39,7 @@ async fn a_record_is_created_and_echoed_and_deleted() {
 /// have the same form.
 #[tokio::test]
 async fn numbers_and_both_spellings_are_read() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let mixed = json!({
             "from_date": "2025-06-01T02:00:00+02:00", "to_date": "2026-06-01T00:00:00Z",
             "per_second_rate_limit": 10, "per_minute_call_limit": "100", "per_hour_rate_limit": "-1",
@@ -57,7 +57,7 @@ async fn numbers_and_both_spellings_are_read() {
 /// The limits of an hour include each record that is active at any time within the hour.
 #[tokio::test]
 async fn a_record_is_active_in_every_hour_that_it_touches() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let within =
             dated([10, -1, -1, -1, -1, -1], "2025-12-31T13:20:00Z", "2025-12-31T14:00:00Z");
         let created = bank.manage("POST", RATE_LIMITS, Some(within)).await;
@@ -78,7 +78,7 @@ async fn a_record_is_active_in_every_hour_that_it_touches() {
 /// Two records overlap. At a time in both of them, the sums of their limits apply.
 #[tokio::test]
 async fn records_that_overlap_add_up() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let (from, to) = ("2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z");
         for numbers in [[10, 100, 1_000, 5_000, -1, -1], [5, 50, 500, 2_500, -1, -1]] {
             let created = bank.manage("POST", RATE_LIMITS, Some(dated(numbers, from, to))).await;
@@ -96,7 +96,7 @@ async fn records_that_overlap_add_up() {
 /// Without a record, no record is listed, and nothing is limited.
 #[tokio::test]
 async fn without_a_record_nothing_is_limited() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let active = bank.get(ACTIVE).await;
         assert_eq!(active["considered_rate_limit_ids"], json!([]));
         assert_eq!(active_numbers(&active), [-1; 6]);
@@ -109,7 +109,7 @@ async fn without_a_record_nothing_is_limited() {
 /// consumer.
 #[tokio::test]
 async fn a_record_of_zero_blocks_until_it_is_deleted() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([0, 0, 0, -1, -1, -1]).await;
         assert_eq!(active_numbers(&bank.get(ACTIVE).await), [0, 0, 0, -1, -1, -1]);
         let denied = bank.call().await;
@@ -130,7 +130,7 @@ async fn a_record_of_zero_blocks_until_it_is_deleted() {
 /// A limit of 0 adds nothing to a positive one. When it is the only limit again, it blocks.
 #[tokio::test]
 async fn zero_beside_others_adds_nothing() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let positive = bank.add([10, 100, 1_000, -1, -1, -1]).await;
         bank.add([0, -1, -1, -1, -1, -1]).await;
         assert_eq!(active_numbers(&bank.get(ACTIVE).await), [10, 100, 1_000, -1, -1, -1]);
@@ -145,7 +145,7 @@ async fn zero_beside_others_adds_nothing() {
 /// A record without limits is listed, but limits nothing.
 #[tokio::test]
 async fn a_record_of_minus_one_limits_nothing() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([-1; 6]).await;
         let active = bank.get(ACTIVE).await;
         assert_eq!(active["considered_rate_limit_ids"], json!([id]));

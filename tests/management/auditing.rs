@@ -5,7 +5,7 @@ use std::time::Duration;
 use rl_admin::Role;
 use serde_json::{Value, json};
 
-use super::{ACTIVE, Bank, in_both_worlds, record, token_of, until};
+use super::{ACTIVE, Bank, in_every_world, record, token_of, until};
 
 const HISTORY: &str = "/management/history";
 const OF_ABC: &str = "/management/consumers/abc/history";
@@ -25,7 +25,7 @@ fn summary(entry: &Value) -> (&str, &str, &str) {
 /// Fault: assignments of tiers and resets of counters were in no history.
 #[tokio::test]
 async fn tiers_their_members_and_resets_are_in_the_history() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let (gold, member) = ("/management/tiers/gold", "/management/subjects/consumer/abc/tier");
         let limits = |calls: i64| Some(json!({ "per_minute_call_limit": calls }));
         let into_gold = || Some(json!({ "tier": "gold" }));
@@ -80,7 +80,7 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
 /// consumer.
 #[tokio::test]
 async fn refused_requests_are_sampled_in_the_history() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let viewer = token_of(Role::CanReadCallLimits);
         let path = "/management/consumers/abc/consumer/call-limits";
         let refused = async || {

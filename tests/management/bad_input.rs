@@ -6,7 +6,7 @@ use rl_tests::web::{Answer, Fetch};
 use serde_json::{Value, json};
 
 use super::{
-    ACTIVE, ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, in_both_worlds, message, parse, record,
+    ACTIVE, ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, in_every_world, message, parse, record,
     stored,
 };
 
@@ -24,7 +24,7 @@ const HOSTILE: [&str; 9] = [
 
 #[tokio::test]
 async fn every_field_of_a_record_is_checked() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let mut wrong: Vec<(&str, Value)> = vec![
             ("from_date", json!("2026-07-01T00:00:00Z")),
             ("to_date", json!("2024-06-01T00:00:00Z")),
@@ -93,7 +93,7 @@ fn refused(answer: &Answer, field: &str, value: &Value) {
 
 #[tokio::test]
 async fn every_part_of_a_path_is_checked() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let encode =
             |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02X}")).collect() };
         let long = "a".repeat(251);
@@ -143,7 +143,7 @@ async fn every_part_of_a_path_is_checked() {
 /// The text of the error is the one that clients of open banking systems expect.
 #[tokio::test]
 async fn an_hour_has_only_one_valid_form() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for hour in [
             "2025-12-31",
             "2025-12-31-24",
@@ -168,7 +168,7 @@ async fn an_hour_has_only_one_valid_form() {
 
 #[tokio::test]
 async fn bodies_that_are_no_objects_or_too_long_are_refused() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let send = async |media: &str, body: Vec<u8>| {
             let request = bank.site.request(Method::POST, &format!("{PREFIX}{RATE_LIMITS}"));
             request.bearer_auth(ALICE).header("content-type", media).body(body).fetch().await
@@ -204,7 +204,7 @@ async fn bodies_that_are_no_objects_or_too_long_are_refused() {
 /// Limits that a store cannot count, alone or together, are refused before they are stored.
 #[tokio::test]
 async fn limits_that_cannot_be_added_up_are_refused() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let most = 9_007_199_254_740_991;
         bank.add([most, -1, -1, -1, -1, -1]).await;
         let answer = bank.manage("POST", RATE_LIMITS, Some(record([1, -1, -1, -1, -1, -1]))).await;
@@ -218,7 +218,7 @@ async fn limits_that_cannot_be_added_up_are_refused() {
 /// rejected with "a time from 1970 to 9999".
 #[tokio::test]
 async fn a_record_may_last_to_the_end_of_the_year_9999() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let mut body = record([5; 6]);
         for (given, shown) in [
             ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"),
@@ -244,7 +244,7 @@ async fn a_record_may_last_to_the_end_of_the_year_9999() {
 /// Fault: a response reported only one of the missing fields, in a text of two joined sentences.
 #[tokio::test]
 async fn all_missing_and_unknown_fields_are_named_at_once() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let answer = bank.manage("POST", RATE_LIMITS, Some(json!({}))).await;
         assert_eq!(message(&answer), "missing fields: from_date, to_date");
         assert_eq!(parse(&answer)["missing"], json!(["from_date", "to_date"]));
@@ -292,7 +292,7 @@ async fn a_body_whose_announced_length_is_too_long_is_refused_without_reading_it
 /// such a name.
 #[tokio::test]
 async fn names_that_vanish_from_paths_are_refused() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for name in [".", ".."] {
             let body = json!({ "name": name, "apps": [], "max_permits": 1, "rate": 1 });
             let answer = bank.manage("POST", "/management/resources", Some(body)).await;

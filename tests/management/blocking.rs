@@ -9,7 +9,7 @@ use rl_tests::web::Answer;
 use serde_json::json;
 
 use super::{
-    ACTIVE, Bank, CALL_LIMITS, NOW_SECONDS, RATE_LIMITS, active_numbers, in_both_worlds, message,
+    ACTIVE, Bank, CALL_LIMITS, NOW_SECONDS, RATE_LIMITS, active_numbers, in_every_world, message,
     parse, record, token_of,
 };
 
@@ -17,7 +17,7 @@ const BLOCK: &str = "/management/consumers/abc/block";
 
 #[tokio::test]
 async fn a_block_wins_over_every_limit_until_it_ends() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let generous = bank.add([1_000, -1, -1, -1, -1, -1]).await;
         assert_eq!(bank.manage("GET", BLOCK, None).await.status, 404);
         let until = |time: &str| Some(json!({ "until": time }));
@@ -55,7 +55,7 @@ async fn a_block_wins_over_every_limit_until_it_ends() {
 
 #[tokio::test]
 async fn a_block_can_be_removed() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
         assert_eq!(bank.manage("PUT", BLOCK, until.clone()).await.status, 200);
         assert_eq!(bank.call().await.status, 429);
@@ -87,7 +87,7 @@ async fn a_block_can_be_removed() {
 /// neither block nor unblock by changing dates.
 #[tokio::test]
 async fn a_block_is_shortened_only_with_the_role_for_unblocking() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let at = |seconds| Timestamp::from_secs(NOW_SECONDS + seconds);
         let mut blocks = Vec::new();
         for seconds in [300, 600] {

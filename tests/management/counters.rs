@@ -5,13 +5,13 @@ use std::time::Duration;
 use rl_core::{Realm, Subject};
 use serde_json::{Value, json};
 
-use super::{ALICE, Bank, CALL_LIMITS, in_both_worlds, only_rule, parse};
+use super::{ALICE, Bank, CALL_LIMITS, in_every_world, only_rule, parse};
 
 const COUNTERS: &str = "/management/consumers/abc/call-counters";
 
 #[tokio::test]
 async fn counters_are_shown_for_every_period() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let none = json!({ "calls_made": 0, "reset_in_seconds": 0, "status": "NO_COUNTER" });
         assert_eq!(bank.get(COUNTERS).await["per_second"], none);
         bank.add([-1, 100, -1, -1, -1, -1]).await;
@@ -36,7 +36,7 @@ async fn counters_are_shown_for_every_period() {
 /// decided as if nothing had been read.
 #[tokio::test]
 async fn reading_counters_charges_nothing_and_opens_no_window() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         bank.add([-1, 3, -1, -1, -1, -1]).await;
         let looks = [
             COUNTERS,
@@ -71,7 +71,7 @@ async fn reading_counters_charges_nothing_and_opens_no_window() {
 
 #[tokio::test]
 async fn one_counter_or_all_are_reset() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         bank.add([-1, 2, 5, -1, -1, -1]).await;
         for _ in 0..2 {
             assert_eq!(bank.call().await.status, 200);
@@ -92,7 +92,7 @@ async fn one_counter_or_all_are_reset() {
 /// Anonymous addresses have no records, but their counters can be read and reset too.
 #[tokio::test]
 async fn any_subject_is_shown_and_reset() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for _ in 0..2 {
             let anonymous = bank.site.get("/banks").send().await.unwrap();
             assert_eq!(anonymous.status(), 200);

@@ -6,7 +6,7 @@ use rl_tests::web::{Answer, Fetch};
 use serde_json::{Value, json};
 
 use super::{
-    ACTIVE, ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, active_numbers, in_both_worlds, message,
+    ACTIVE, ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, active_numbers, in_every_world, message,
     parse, record,
 };
 
@@ -17,7 +17,7 @@ async fn put_if(bank: &Bank, method: Method, path: &str, tag: &str, body: Value)
 
 #[tokio::test]
 async fn an_edit_of_a_changed_record_conflicts() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
         let read = bank.manage("GET", &path, None).await;
@@ -52,7 +52,7 @@ async fn an_edit_of_a_changed_record_conflicts() {
 /// One of several concurrent changes succeeds; the others conflict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_concurrent_edit_is_lost() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
         let edit = async |calls: i64| {
@@ -85,7 +85,7 @@ async fn no_concurrent_edit_is_lost() {
 
 #[tokio::test]
 async fn setting_call_limits_respects_if_match() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let set = async |tag: &str, calls| {
             put_if(&bank, Method::PUT, CALL_LIMITS, tag, record([calls; 6])).await
         };
@@ -106,7 +106,7 @@ async fn setting_call_limits_respects_if_match() {
 
 #[tokio::test]
 async fn the_history_names_each_change_and_its_actor() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
         bank.manage("PUT", &path, Some(record([2, -1, -1, -1, -1, -1]))).await;

@@ -6,7 +6,7 @@ use rl_tests::web::Answer;
 use serde_json::json;
 
 use super::{
-    Bank, CALL_LIMITS, RATE_LIMITS, dated, in_both_worlds, message, parse, record, token_of,
+    Bank, CALL_LIMITS, RATE_LIMITS, dated, in_every_world, message, parse, record, token_of,
 };
 
 fn refused(answer: &Answer, role: Role) {
@@ -17,7 +17,7 @@ fn refused(answer: &Answer, role: Role) {
 /// Fault: a limit of 0 blocks a consumer, but required no role for blocking.
 #[tokio::test]
 async fn a_limit_of_zero_needs_the_roles_of_a_block() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let setter = token_of(Role::CanSetCallLimits);
         let updater = token_of(Role::CanUpdateRateLimits);
         let creator = token_of(Role::CanCreateRateLimits);
@@ -58,7 +58,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
 
 #[tokio::test]
 async fn a_tier_of_zero_needs_the_roles_of_a_block() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let setter = token_of(Role::CanSetCallLimits);
         let updater = token_of(Role::CanUpdateRateLimits);
         let (block, unblock) = (Role::CanCreateRateLimits, Role::CanDeleteRateLimits);
@@ -93,7 +93,7 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
 /// role for blocking.
 #[tokio::test]
 async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let updater = token_of(Role::CanUpdateRateLimits);
         let block = Role::CanCreateRateLimits;
         let unblock = Role::CanDeleteRateLimits;
@@ -125,7 +125,7 @@ async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
 /// A record without limits replaces the tier, and is easily created by mistake.
 #[tokio::test]
 async fn a_record_that_lifts_a_tier_is_answered_with_a_warning() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let empty = || {
             Some(json!({
                 "from_date": "2025-01-01T00:00:00Z", "to_date": "9999-12-31T23:59:59Z",

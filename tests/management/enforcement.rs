@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
-    ALICE, Bank, CALL_LIMITS, RATE_LIMITS, Role, in_both_worlds, message, parse, record, token_of,
+    ALICE, Bank, CALL_LIMITS, RATE_LIMITS, Role, in_every_world, message, parse, record, token_of,
     written_numbers,
 };
 
 /// Limits are set with one role, and read with another.
 #[tokio::test]
 async fn call_limits_are_set_and_read() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let mut written = record([10, 100, 1_000, 10_000, 50_000, 200_000]);
         let setter = token_of(Role::CanSetCallLimits);
         let set = bank.as_who(&setter, "PUT", CALL_LIMITS, Some(written.clone())).await;
@@ -49,7 +49,7 @@ async fn call_limits_are_set_and_read() {
 /// 0 seconds.
 #[tokio::test]
 async fn a_limit_of_one_in_any_period_allows_one_call() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for (place, (name, seconds)) in [
             ("second", 1),
             ("minute", 60),
@@ -80,7 +80,7 @@ async fn a_limit_of_one_in_any_period_allows_one_call() {
 /// again.
 #[tokio::test]
 async fn a_limit_for_an_endpoint_holds_until_it_is_removed() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for place in [0, 1, 2, 4, 5] {
             let mut numbers = [-1; 6];
             numbers[place] = 1;
@@ -104,7 +104,7 @@ async fn a_limit_for_an_endpoint_holds_until_it_is_removed() {
 /// Calls of all paths count under one limit. Each request is one unit, however deep its path is.
 #[tokio::test]
 async fn calls_of_every_path_count_together_and_once() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         bank.add([-1, 2, -1, -1, -1, -1]).await;
         let deep = "/v2/banks/gh.29.uk/accounts/8ca8a7e4/views";
         let mut statuses = Vec::new();
@@ -125,7 +125,7 @@ async fn calls_of_every_path_count_together_and_once() {
 /// Nothing is limited. The headers report that, and calls are still counted.
 #[tokio::test]
 async fn unlimited_requests_are_counted() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for (calls, path) in [(1, "/banks"), (2, "/v1/banks"), (3, "/v2/banks/a/accounts/b/views")]
         {
             assert_eq!(bank.call_at(path).await.standing(), "200 -1--1--1");
@@ -142,7 +142,7 @@ async fn unlimited_requests_are_counted() {
 /// The headers describe the shortest period that has a limit.
 #[tokio::test]
 async fn headers_are_those_of_the_shortest_limit() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         bank.add([-1, 100, 1_000, -1, -1, -1]).await;
         assert_eq!(bank.call().await.standing(), "200 100-99-60");
         assert_eq!(bank.call().await.standing(), "200 100-98-60");
@@ -154,7 +154,7 @@ async fn headers_are_those_of_the_shortest_limit() {
 /// A window and a record both end at their exact times.
 #[tokio::test]
 async fn windows_and_records_end_on_time() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let dated = super::dated([-1, 1, -1, -1, -1, -1], super::NOW, "2025-12-31T13:40:00Z");
         assert_eq!(bank.manage("POST", RATE_LIMITS, Some(dated)).await.status, 201);
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
@@ -174,7 +174,7 @@ async fn windows_and_records_end_on_time() {
 /// instead of choosing a record to overwrite.
 #[tokio::test]
 async fn setting_call_limits_where_there_are_several_records_is_refused() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let one = bank.add([1, -1, -1, -1, -1, -1]).await;
         let other = bank.add([2, -1, -1, -1, -1, -1]).await;
         let set = bank.as_who(ALICE, "PUT", CALL_LIMITS, Some(record([9; 6]))).await;

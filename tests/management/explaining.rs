@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Bank, in_both_worlds, only_rule, parse};
+use super::{Bank, in_every_world, only_rule, parse};
 
 async fn explain(bank: &Bank, cost: u64) -> Value {
     bank.get(&format!("/management/consumers/abc/explain?cost={cost}")).await
@@ -10,7 +10,7 @@ async fn explain(bank: &Bank, cost: u64) -> Value {
 
 #[tokio::test]
 async fn an_explanation_names_policy_source_records_and_use() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let none = explain(&bank, 1).await;
         assert_eq!((&none["allowed"], &none["source"]), (&json!(true), &json!("defaults")));
         assert_eq!(none["considered"], json!([]));
@@ -58,7 +58,7 @@ async fn an_explanation_names_policy_source_records_and_use() {
 
 #[tokio::test]
 async fn an_explanation_distinguishes_a_block_from_a_limit() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
         let explained = explain(&bank, 1).await;
         assert_eq!(
@@ -91,7 +91,7 @@ async fn an_explanation_distinguishes_a_block_from_a_limit() {
 /// used.
 #[tokio::test]
 async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let path = "/management/subjects/consumer/abc/usage";
         let hour = |answer: &Value| {
             let limits = only_rule(answer)["limits"].as_array().unwrap();

@@ -4,7 +4,7 @@ use rl_core::time::Clock;
 use rl_records::{CallLimits, RecordContent, TierContent};
 use serde_json::{Value, json};
 
-use super::{Bank, dated, in_both_worlds, parse};
+use super::{Bank, dated, in_every_world, parse};
 
 async fn pages(bank: &Bank, path: &str) -> Vec<Vec<String>> {
     let mut pages = Vec::new();
@@ -21,7 +21,7 @@ async fn pages(bank: &Bank, path: &str) -> Vec<Vec<String>> {
 
 #[tokio::test]
 async fn records_are_listed_in_pages_and_searched() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let numbers = [1, -1, -1, -1, -1, -1];
         let (from, to) = ("2025-06-01T00:00:00Z", "2026-06-01T00:00:00Z");
         for consumer in ["app-1", "app-2", "shop@example.org", "App-10", "app_3"] {
@@ -63,7 +63,7 @@ async fn records_are_listed_in_pages_and_searched() {
 /// any name.
 #[tokio::test]
 async fn a_list_continues_after_any_name() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let limits = CallLimits::UNLIMITED;
         let now = bank.clock.now();
         for name in ["Apfel", "K\u{e4}se & \"Brot\"", "Zucker"] {
@@ -94,7 +94,7 @@ async fn a_list_continues_after_any_name() {
 
 #[tokio::test]
 async fn an_invalid_query_of_a_list_is_named() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for (query, field) in [
             ("limit=0", "limit"),
             ("limit=1001", "limit"),

@@ -1,7 +1,8 @@
 //! The management API and the service that it manages, called over HTTP.
 //!
-//! Every test runs in two setups. The *embedded* one has SQLite, and counters in memory. The
-//! *fleet* has PostgreSQL, and counters on Redis. In both, time moves only when a test moves it.
+//! Every test runs in three setups. The *embedded* one has SQLite, and counters in memory. The
+//! *fleet* has PostgreSQL, and counters on Redis. The third one has MariaDB, and counters in memory.
+//! In all of them, time moves only when a test moves it.
 
 mod access;
 mod aggregation;
@@ -94,7 +95,7 @@ struct Bank {
     site: Site,
     clock: Arc<ManualClock>,
     records: Records,
-    /// The Redis server of the fleet; `None` if embedded.
+    /// The Redis server of the fleet; `None` if the counters are in memory.
     redis: Option<RedisServer>,
     _database: Database,
 }
@@ -106,6 +107,10 @@ impl Bank {
 
     async fn fleet() -> Self {
         Self::open(Database::postgres(), Some(RedisServer::start()), PATIENCE).await
+    }
+
+    async fn on_mariadb() -> Self {
+        Self::open(Database::mariadb(), None, PATIENCE).await
     }
 
     /// Creates a service with SQLite and Redis. It waits for an unreachable Redis for at most
@@ -193,9 +198,10 @@ const CALL_LIMITS: &str = "/management/consumers/abc/consumer/call-limits";
 const RATE_LIMITS: &str = "/management/consumers/abc/consumer/rate-limits";
 const ACTIVE: &str = "/management/consumers/abc/active-rate-limits";
 
-async fn in_both_worlds(test: impl AsyncFn(Bank)) {
+async fn in_every_world(test: impl AsyncFn(Bank)) {
     test(Bank::embedded().await).await;
     test(Bank::fleet().await).await;
+    test(Bank::on_mariadb().await).await;
 }
 
 fn tokens() -> BearerTokens {

@@ -6,7 +6,7 @@ use rl_tests::web::{Answer, Fetch};
 use serde_json::{Value, json};
 
 use super::{
-    ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, in_both_worlds, message, parse, record,
+    ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, in_every_world, message, parse, record,
 };
 
 const BLOCK: &str = "/management/consumers/abc/block";
@@ -29,7 +29,7 @@ fn per_minute(calls: i64) -> Value {
 /// precondition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_changes_without_if_match_all_succeed() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let resource = json!({ "name": "payments", "apps": ["shop"], "max_permits": 1, "rate": 1 });
         assert_eq!(bank.manage("POST", "/management/resources", Some(resource)).await.status, 201);
@@ -65,7 +65,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
 /// Fault: each of several concurrent requests created its own block, and the longest block applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_many_concurrent_blocks_decides() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let block = async |minute: i64| {
             let until = json!({ "until": format!("2030-01-01T00:{minute:02}:00Z") });
             bank.manage("PUT", BLOCK, Some(until)).await.status
@@ -85,7 +85,7 @@ async fn the_last_of_many_concurrent_blocks_decides() {
 /// Fault: with `If-Match: *`, some endpoints created an object, and others responded with 404.
 #[tokio::test]
 async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let id = format!("{RATE_LIMITS}/00000000-0000-4000-8000-000000000000");
         for (method, path, body) in [
             ("PUT", &*id, record([1; 6])),
@@ -123,7 +123,7 @@ async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
 /// in the meantime.
 #[tokio::test]
 async fn an_unknown_tag_is_not_reported_as_a_change() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let path = format!("{RATE_LIMITS}/{}", bank.add([1; 6]).await);
         for tag in ["\"abc\"", "\"\"", "\"7\"", "W/\"1\""] {
             let answer = send(&bank, "PUT", &path, tag, record([2; 6])).await;
@@ -139,7 +139,7 @@ async fn an_unknown_tag_is_not_reported_as_a_change() {
 /// Fault: blocks ignored `If-Match`.
 #[tokio::test]
 async fn blocks_respect_if_match() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let until = |time: &str| json!({ "until": time });
         let first = bank.manage("PUT", BLOCK, Some(until("2030-01-01T00:00:00Z"))).await;
         assert_eq!((first.status, first.header("etag")), (200, Some("\"1\"")));

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rl_tests::web::Fetch;
 use serde_json::{Value, json};
 
-use super::{ALICE, Bank, PREFIX, in_both_worlds, parse};
+use super::{ALICE, Bank, PREFIX, in_every_world, parse};
 
 const RESOURCES: &str = "/management/resources";
 
@@ -19,7 +19,7 @@ fn names(page: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn limits_of_resources_are_managed_by_application() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let created =
             bank.manage("POST", RESOURCES, Some(payments(&["shop", "wallet", "shop"]))).await;
         assert_eq!(created.status, 201, "{}", created.body);
@@ -80,7 +80,7 @@ async fn limits_of_resources_are_managed_by_application() {
 
 #[tokio::test]
 async fn the_remaining_units_of_a_resource_are_shown() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await;
         let path = "/management/resources/payments/usage";
         let usage = bank.get(path).await;
@@ -93,7 +93,7 @@ async fn the_remaining_units_of_a_resource_are_shown() {
 
 #[tokio::test]
 async fn an_invalid_field_of_a_resource_is_named() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let with = |field: &str, value: Value| {
             let mut body = payments(&["shop"]);
             body[field] = value;
@@ -135,7 +135,7 @@ async fn an_invalid_field_of_a_resource_is_named() {
 /// applications.
 #[tokio::test]
 async fn owners_edit_only_limits_of_their_own_applications() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let as_owner = async |method: &str, path: &str, body: Option<Value>| {
             bank.as_who(super::OWNER_OF_SHOP, method, path, body).await.status
         };

@@ -48,6 +48,10 @@ impl Service {
             .await
     }
 
+    async fn on_mariadb() -> Self {
+        Self::open(Database::mariadb(), None, OnFailure::Allow, PATIENCE).await
+    }
+
     async fn open(
         database: Database,
         redis: Option<RedisServer>,
@@ -163,6 +167,7 @@ impl Service {
 async fn on_both(test: impl AsyncFn(Service)) {
     test(Service::embedded().await).await;
     test(Service::fleet().await).await;
+    test(Service::on_mariadb().await).await;
 }
 
 /// Returns the names of the rules in a response, in their order.

@@ -10,7 +10,7 @@ use rl_core::key::Identified;
 use rl_core::rules::{Rule, Rules};
 use rl_core::{OnFailure, RateLimiter, Subject};
 use rl_tests::web::{Answer, Fetch, client};
-use rl_tests::{PostgresServer, RedisServer, free_port};
+use rl_tests::{RedisServer, free_port, on_every_server};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -129,7 +129,7 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected at least one token"),
         (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 random bytes or more"),
         (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),
-        (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: unknown kind of database"),
+        (&[good[1], ("DATABASE_URL", "oracle://root:swordfish@host/x")], "DATABASE_URL: unknown kind of database"),
         (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),
         (&[good[0], good[1], ("RL_REDIS_URL", "swordfish")], "RL_REDIS_URL: "),
         (&[good[0], good[1], ("RL_LOG_SECRET", "swordfish")], "RL_LOG_SECRET: log secret is too short: expected at least 16 bytes"),
@@ -488,60 +488,66 @@ impl Member {
     }
 }
 
-/// Two services, the management, PostgreSQL and Redis each run in separate processes. A changed
+/// Two services, the management, the database and Redis each run in separate processes. A changed
 /// limit must take effect in both services. While the database is down, the last known limit
 /// applies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_limit_applies_in_every_process_and_while_the_database_is_down() {
-    let (mut database, redis) = (PostgresServer::start(), RedisServer::start());
-    let (url, redis) = (database.url(), redis.url());
-    let admin = Server::start(&url, &[("RL_REDIS_URL", &redis)]).await;
-    let members = [Member::start(&url, &redis), Member::start(&url, &redis)];
-    let dated = |calls: i64| {
-        let numbers = [-1, -1, calls, -1, -1, -1];
-        Some(super::dated(numbers, "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z"))
-    };
-    let set = async |calls: i64| admin.call("PUT", super::CALL_LIMITS, dated(calls)).await.status;
-    for member in &members {
-        assert_eq!(member.limit().await, None, "there is no record yet");
-    }
-
-    let mut waits = Vec::new();
-    for calls in 1_001..1_021 {
-        assert_eq!(set(calls).await, 200);
-        let [one, other] = &members;
-        let (one, other) = tokio::join!(one.bound_by(calls), other.bound_by(calls));
-        waits.extend([one, other]);
-    }
-    waits.sort_unstable();
-    let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
-    println!("a change binds the next request within {median:?} (median), {longest:?} (longest)");
-
-    // The services share counters: each service also counts the requests that the other one has
-    // allowed.
-    let counters = "/management/consumers/abc/call-counters";
-    assert_eq!(admin.call("DELETE", counters, None).await.status, 200);
-    assert_eq!(set(5).await, 200);
-    for member in &members {
-        member.bound_by(5).await;
-    }
-    let counted = parse(&admin.call("GET", counters, None).await);
-    assert!(counted["per_hour"]["calls_made"].as_u64() >= Some(2), "{counted}");
-
-    database.stop();
-    for _ in 0..20 {
+    on_every_server(async |mut database| {
+        let redis = RedisServer::start();
+        let (url, redis) = (database.url(), redis.url());
+        let admin = Server::start(&url, &[("RL_REDIS_URL", &redis)]).await;
+        let members = [Member::start(&url, &redis), Member::start(&url, &redis)];
+        let dated = |calls: i64| {
+            let numbers = [-1, -1, calls, -1, -1, -1];
+            Some(super::dated(numbers, "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z"))
+        };
+        let set =
+            async |calls: i64| admin.call("PUT", super::CALL_LIMITS, dated(calls)).await.status;
         for member in &members {
-            assert_eq!(member.limit().await, Some(5), "the last limit holds");
+            assert_eq!(member.limit().await, None, "there is no record yet");
         }
-    }
-    assert_eq!(set(6).await, 503, "it is not said to be done");
-    let exhausted =
-        members[0].client.get(&members[0].url).header("x-consumer", "abc").fetch().await;
-    assert_eq!(exhausted.status, 429, "and it denies");
 
-    database.restart();
-    until(async || set(7).await == 200).await;
-    for member in &members {
-        member.bound_by(7).await;
-    }
+        let mut waits = Vec::new();
+        for calls in 1_001..1_021 {
+            assert_eq!(set(calls).await, 200);
+            let [one, other] = &members;
+            let (one, other) = tokio::join!(one.bound_by(calls), other.bound_by(calls));
+            waits.extend([one, other]);
+        }
+        waits.sort_unstable();
+        let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+        println!(
+            "a change binds the next request within {median:?} (median), {longest:?} (longest)"
+        );
+
+        // The services share counters: each service also counts the requests that the other one has
+        // allowed.
+        let counters = "/management/consumers/abc/call-counters";
+        assert_eq!(admin.call("DELETE", counters, None).await.status, 200);
+        assert_eq!(set(5).await, 200);
+        for member in &members {
+            member.bound_by(5).await;
+        }
+        let counted = parse(&admin.call("GET", counters, None).await);
+        assert!(counted["per_hour"]["calls_made"].as_u64() >= Some(2), "{counted}");
+
+        database.stop();
+        for _ in 0..20 {
+            for member in &members {
+                assert_eq!(member.limit().await, Some(5), "the last limit holds");
+            }
+        }
+        assert_eq!(set(6).await, 503, "it is not said to be done");
+        let exhausted =
+            members[0].client.get(&members[0].url).header("x-consumer", "abc").fetch().await;
+        assert_eq!(exhausted.status, 429, "and it denies");
+
+        database.restart();
+        until(async || set(7).await == 200).await;
+        for member in &members {
+            member.bound_by(7).await;
+        }
+    })
+    .await;
 }

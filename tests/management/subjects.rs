@@ -14,7 +14,7 @@ use rl_tests::web::Fetch;
 use rl_tests::{RedisServer, web};
 use serde_json::{Value, json};
 
-use super::{ALICE, Bank, NOW_SECONDS, PATIENCE, in_both_worlds, message, only_rule, parse};
+use super::{ALICE, Bank, NOW_SECONDS, PATIENCE, in_every_world, message, only_rule, parse};
 
 /// Fault: an address in another notation was reported as a subject without usage.
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
 /// counted.
 #[tokio::test]
 async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for (subject, field, words) in [
             ("ip/999.1.1.1", "SUBJECT_ID", "\"999.1.1.1\": expected an address such as"),
             ("ip/::1%2F128", "SUBJECT_ID", "\"::1/128\": expected an address, or a network of /64"),
@@ -95,7 +95,7 @@ async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
 /// like limits in shadow.
 #[tokio::test]
 async fn periods_without_a_limit_are_shown_as_unlimited() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         assert_eq!(bank.call().await.status, 200);
         for path in ["subjects/consumer/abc/usage", "subjects/consumer/abc/explain"] {
             let explanation = bank.get(&format!("/management/{path}")).await;
@@ -122,7 +122,7 @@ async fn periods_without_a_limit_are_shown_as_unlimited() {
 /// Fault: one endpoint accepted only `minute`, another one only `per_minute`.
 #[tokio::test]
 async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         for path in [
             "subjects/consumer/abc/usage/minute",
             "subjects/consumer/abc/usage/per_minute",

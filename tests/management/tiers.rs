@@ -6,7 +6,7 @@ use rl_core::{Realm, Subject};
 use rl_tests::web::Fetch;
 use serde_json::{Value, json};
 
-use super::{ACTIVE, ALICE, Bank, PREFIX, active_numbers, in_both_worlds, parse};
+use super::{ACTIVE, ALICE, Bank, PREFIX, active_numbers, in_every_world, parse};
 
 const GOLD: &str = "/management/tiers/gold";
 const MEMBER: &str = "/management/subjects/consumer/abc/tier";
@@ -19,7 +19,7 @@ fn per_minute(calls: i64) -> Option<Value> {
 
 #[tokio::test]
 async fn a_tier_binds_its_members_until_a_record_puts_it_aside() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         let created = bank.manage("POST", GOLD, per_minute(2)).await;
         assert_eq!(created.status, 201, "{}", created.body);
         assert_eq!(bank.manage("POST", GOLD, per_minute(3)).await.status, 409);
@@ -76,7 +76,7 @@ async fn a_tier_binds_its_members_until_a_record_puts_it_aside() {
 /// A key is identified by its hash, and the key itself is stored nowhere.
 #[tokio::test]
 async fn keys_are_in_tiers_by_their_hash() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         assert_eq!(bank.manage("POST", GOLD, per_minute(2)).await.status, 201);
         let key: Subject = KeySecret::new(b"from the configuration")
             .unwrap()

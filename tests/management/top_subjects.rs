@@ -5,13 +5,13 @@ use std::time::Duration;
 use rl_admin::Role;
 use serde_json::{Value, json};
 
-use super::{Bank, in_both_worlds, message, parse, token_of};
+use super::{Bank, in_every_world, message, parse, token_of};
 
 const TOP: &str = "/management/top-subjects";
 
 #[tokio::test]
 async fn top_subjects_are_listed_by_denials_and_by_units() {
-    in_both_worlds(async |bank: Bank| {
+    in_every_world(async |bank: Bank| {
         assert_eq!(bank.get(TOP).await, json!({ "by": "denied", "subjects": [] }));
         bank.add([-1, -1, -1, 2, -1, -1]).await;
         for expected in [200, 200, 429, 429, 429] {

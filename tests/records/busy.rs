@@ -5,12 +5,23 @@ use std::time::Duration;
 use rl_records::ChangeError;
 use sqlx::{Executor, Row};
 
-use super::{Database, GIVE_UP, patient, per_hour, policy_text};
+use super::{Database, GIVE_UP, on_every_database, patient, per_hour, policy_text};
 
 /// Fault: eight edits that waited for a lock held all connections, so look-ups had to wait too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_that_wait_for_a_lock_delay_no_look_up() {
-    let database = Database::postgres();
+    let on_postgres = "SELECT count(*) FROM pg_stat_activity \
+                       WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    let on_mariadb = "SELECT count(*) FROM information_schema.processlist \
+                      WHERE db = database() AND info LIKE 'UPDATE rl_changes%'";
+    for (database, waiting) in Database::servers().into_iter().zip([on_postgres, on_mariadb]) {
+        edits_wait_for_a_lock(&database, waiting).await;
+    }
+}
+
+/// Begins edits while another transaction holds a lock. `waiting` selects the number of transactions
+/// that wait for a lock.
+async fn edits_wait_for_a_lock(database: &Database, waiting: &'static str) {
     let records = database.connect().await;
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
     let source = patient(&records).start();
@@ -24,8 +35,6 @@ async fn edits_that_wait_for_a_lock_delay_no_look_up() {
             tokio::spawn(async move { records.update(record.id, content, 1, "bob").await })
         })
         .collect();
-    let waiting = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
     let until_some_wait = async {
         let mut looks = tokio::time::interval(Duration::from_millis(2));
         while observer.fetch_one(waiting).await.unwrap().get::<i64, _>(0) == 0 {
@@ -52,7 +61,7 @@ async fn edits_that_wait_for_a_lock_delay_no_look_up() {
 /// A cancelled caller must not keep a connection.
 #[tokio::test]
 async fn cancelled_work_releases_its_connection() {
-    for database in [Database::memory(), Database::file(), Database::postgres()] {
+    on_every_database(async |database: Database| {
         let records = database.connect().await;
         let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
         for _ in 0..50 {
@@ -63,5 +72,6 @@ async fn cancelled_work_releases_its_connection() {
         }
         let record = records.update(record.id, per_hour("abc", 6), 1, "bob").await.unwrap();
         assert_eq!(records.read(record.id).await.unwrap(), Some(record));
-    }
+    })
+    .await;
 }

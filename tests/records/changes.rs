@@ -55,7 +55,7 @@ async fn a_change_applies_to_the_next_request_of_the_same_process() {
 
 #[tokio::test]
 async fn a_change_reaches_other_instances_within_a_second() {
-    for database in [Database::file(), Database::postgres()] {
+    for database in Database::shared() {
         let (one, other) = (database.connect().await, database.connect().await);
         let longest = follow(&one, &patient(&other).start()).await;
         assert!(longest < Duration::from_secs(1) + SLACK || !is_soak(), "{longest:?}");
@@ -99,11 +99,12 @@ async fn postgresql_announces_changes() {
 #[tokio::test]
 async fn redis_announces_changes() {
     let redis = RedisServer::start();
-    let database = Database::file();
-    let connect =
-        async || database.connect_with(|options| options.announce_on_redis(&redis.url())).await;
-    let (one, other) = (connect().await, connect().await);
-    follow(&one, &patient(&other).poll_every(NEVER).start()).await;
+    for database in [Database::file(), Database::mariadb()] {
+        let connect =
+            async || database.connect_with(|options| options.announce_on_redis(&redis.url())).await;
+        let (one, other) = (connect().await, connect().await);
+        follow(&one, &patient(&other).poll_every(NEVER).start()).await;
+    }
 }
 
 /// A poll reads a limited number of changes. The other instance has missed more changes than that.
@@ -146,8 +147,8 @@ async fn limits_of_a_lost_change_that_only_a_look_up_has_read_are_looked_up_agai
         assert_eq!(policy_text(&source, "abc").await, "hour=6/hour");
 
         let lost = "BEGIN; \
-                    DELETE FROM rl_history WHERE change = 2; \
-                    UPDATE rl_changes SET change = 1; \
+                    DELETE FROM rl_history WHERE \"change\" = 2; \
+                    UPDATE rl_changes SET \"change\" = 1; \
                     UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
                     COMMIT";
         database.connect_directly().await.execute(lost).await.unwrap();
@@ -165,7 +166,7 @@ async fn limits_of_a_lost_change_that_only_a_look_up_has_read_are_looked_up_agai
 /// instance noticed the new change.
 #[tokio::test]
 async fn limits_are_looked_up_again_after_the_database_went_back() {
-    for database in [Database::file(), Database::postgres()] {
+    for database in Database::shared() {
         let (one, other) = (database.connect().await, database.connect().await);
         let source = patient(&other).start();
         let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -174,8 +175,8 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         until_policy(&source, "abc", "hour=6/hour").await;
 
         let lost = "BEGIN; \
-                    DELETE FROM rl_history WHERE change = 2; \
-                    UPDATE rl_changes SET change = 1; \
+                    DELETE FROM rl_history WHERE \"change\" = 2; \
+                    UPDATE rl_changes SET \"change\" = 1; \
                     UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
                     COMMIT";
         let mut other_program = database.connect_directly().await;
@@ -187,7 +188,7 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         // Between two polls, the database goes back to an earlier state, and then reaches the same
         // number of changes with other contents.
         let replaced = "BEGIN; \
-                        UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
+                        UPDATE rl_history SET changed_at = changed_at + 1 WHERE \"change\" = 2; \
                         UPDATE rl_records SET per_hour_call_limit = 7; \
                         COMMIT";
         other_program.execute(replaced).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rights that a service requires on PostgreSQL.
+//! The rights that a service requires on a server.
 
 use rl_core::FailureKind;
 use rl_records::Records;

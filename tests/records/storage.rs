@@ -406,10 +406,12 @@ async fn stored_records_are_visible_to_concurrent_and_later_connections() {
 #[tokio::test]
 async fn an_invalid_url_is_an_error_without_the_password() {
     for (url, kind) in [
-        ("mysql://root:hunter2@localhost/db", FailureKind::Unsupported),
+        ("oracle://root:hunter2@localhost/db", FailureKind::Unsupported),
         ("", FailureKind::Unsupported),
         ("sqlite:///no/such/folder/hunter2.db", FailureKind::Unavailable),
         ("postgres://rl:hunter2@[::1/db", FailureKind::Protocol),
+        ("mysql://rl:hunter2@[::1/db", FailureKind::Protocol),
+        ("mariadb://rl:hunter2@[::1/db", FailureKind::Protocol),
     ] {
         let error = Records::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{url}: {error:?}");

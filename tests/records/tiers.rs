@@ -181,7 +181,7 @@ async fn a_limit_of_zero_means_the_same_in_a_tier_as_in_a_record() {
 
 #[tokio::test]
 async fn a_changed_tier_reaches_other_instances() {
-    for database in [Database::file(), Database::postgres()] {
+    for database in Database::shared() {
         let (one, other) = (database.connect().await, database.connect().await);
         let source = patient(&other).start();
         assert_eq!(policy_text(&source, "abc").await, "-");

@@ -1,6 +1,8 @@
 //! Fixtures of the tests, such as servers that tests start and stop.
 
 mod browser;
+mod database_server;
+mod mariadb_server;
 mod postgres_server;
 mod redis_server;
 mod redis_topology;
@@ -13,6 +15,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
 pub use browser::Browser;
+pub use database_server::{DatabaseServer, on_every_server};
+pub use mariadb_server::MariadbServer;
 pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, Engine, RedisServer, connected, redis_program};
 pub use redis_topology::{RedisCluster, Sentinels};

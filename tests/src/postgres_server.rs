@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tempfile::TempDir;
 
+use crate::database_server::{DatabaseServer, send};
 use crate::free_port;
 
 /// A PostgreSQL server for a single test, with its own port and folder. It is killed at the end.
@@ -96,12 +97,51 @@ impl PostgresServer {
         command
     }
 
-    /// Starts the server on the same port with the same data. If it is running, stops it first.
+    fn process(&self) -> String {
+        self.child.as_ref().expect("it runs").id().to_string()
+    }
+
+    /// Creates an empty database, and returns its URL.
     ///
     /// # Panics
     ///
-    /// Panics if the server does not start.
-    pub fn restart(&mut self) {
+    /// Panics if the server is not running.
+    #[must_use]
+    pub fn new_database(&self) -> String {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let name = format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = self.port.to_string();
+        let made = self
+            .program("createdb")
+            .args(["--host=127.0.0.1", "--username=rl", "--port", &port, &name])
+            .status();
+        assert!(made.expect("createdb").success());
+        self.url_of(&name)
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        format!("postgres://rl@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+impl DatabaseServer for PostgresServer {
+    fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Killing the server would leave its child processes running. SIGQUIT ends all of them.
+            let signaled =
+                Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
+            if !signaled.is_ok_and(|status| status.success()) {
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
+    }
+
+    fn restart(&mut self) {
         self.stop();
         let mut child = self
             .program("postgres")
@@ -130,12 +170,7 @@ impl PostgresServer {
         panic!("postgres did not come up: {all}");
     }
 
-    /// Stops the server and all its processes without closing any connection, so that it hangs.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the server is not running.
-    pub fn hang(&self) {
+    fn hang(&self) {
         let server = self.process();
         // The server is stopped before its child processes. Otherwise it could start further ones
         // after the list of its children was read.
@@ -143,60 +178,10 @@ impl PostgresServer {
         children(&server).iter().for_each(|child| send("STOP", child));
     }
 
-    /// Continues the server after a [`hang`](Self::hang).
-    ///
-    /// # Panics
-    ///
-    /// Panics as [`hang`](Self::hang) does.
-    pub fn go_on(&self) {
+    fn go_on(&self) {
         let server = self.process();
         children(&server).iter().for_each(|child| send("CONT", child));
         send("CONT", &server);
-    }
-
-    fn process(&self) -> String {
-        self.child.as_ref().expect("it runs").id().to_string()
-    }
-
-    /// Ends the server and all its connections immediately.
-    pub fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Killing the server would leave its child processes running. SIGQUIT ends all of them.
-            let signaled =
-                Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
-            if !signaled.is_ok_and(|status| status.success()) {
-                let _ = child.kill();
-            }
-            let _ = child.wait();
-        }
-    }
-
-    /// Returns the URL of a database that exists from the start.
-    #[must_use]
-    pub fn url(&self) -> String {
-        self.url_of("postgres")
-    }
-
-    /// Creates an empty database, and returns its URL.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the server is not running.
-    #[must_use]
-    pub fn new_database(&self) -> String {
-        static COUNT: AtomicU64 = AtomicU64::new(1);
-        let name = format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let port = self.port.to_string();
-        let made = self
-            .program("createdb")
-            .args(["--host=127.0.0.1", "--username=rl", "--port", &port, &name])
-            .status();
-        assert!(made.expect("createdb").success());
-        self.url_of(&name)
-    }
-
-    fn url_of(&self, database: &str) -> String {
-        format!("postgres://rl@127.0.0.1:{}/{database}", self.port)
     }
 }
 
@@ -204,11 +189,6 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn send(signal: &str, process: &str) {
-    let sent = Command::new("kill").args(["-s", signal, process]).status();
-    assert!(sent.expect("kill").success(), "{signal} {process}");
 }
 
 fn children(process: &str) -> Vec<String> {

@@ -106,7 +106,7 @@ impl DatabaseError {
             FailureKind::Refused => "the database refused the credentials or a permission",
             FailureKind::Corrupt => "the database holds data that this crate did not write",
             FailureKind::Unsupported => {
-                "unknown kind of database: expected a URL of sqlite: or postgres:"
+                "unknown kind of database: expected a URL of sqlite:, postgres:, mysql: or mariadb:"
             }
             _ => "the database rejected the request",
         }

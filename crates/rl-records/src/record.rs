@@ -89,6 +89,9 @@ impl RecordContent {
     }
 }
 
+/// The maximum length of an id or a name, in bytes.
+pub(crate) const MAX_NAME: usize = 250;
+
 /// Checks that `value` fits into a database index, a log line and the id of a subject.
 pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), InvalidField> {
     let expected = "1 to 250 bytes of text without control characters";
@@ -97,7 +100,7 @@ pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), Invalid
 
 /// Returns whether [`check_name`] accepts `value`.
 pub(crate) fn is_name(value: &str) -> bool {
-    (1..=250).contains(&value.len()) && !value.chars().any(char::is_control)
+    (1..=MAX_NAME).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
 /// A stored record.

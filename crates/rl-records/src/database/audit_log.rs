@@ -48,10 +48,10 @@ impl<'a> AuditLog<'a> {
             ),
         }
         if let Some(before) = query.before {
-            sql.push(" AND change < ?", [before.into()]);
+            sql.push(" AND \"change\" < ?", [before.into()]);
         }
         let limit = i64::from(query.limit.clamp(1, 1_000));
-        sql.push(" ORDER BY change DESC LIMIT ?", [limit.into()]);
+        sql.push(" ORDER BY \"change\" DESC LIMIT ?", [limit.into()]);
         sql.on(&self.database.reads).await?.iter().map(entry).collect()
     }
 

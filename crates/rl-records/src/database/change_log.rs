@@ -9,7 +9,7 @@ use super::driver_error::database_error;
 use super::handle::Database;
 use super::kind::Kind;
 use super::row::{number, optional_text, text};
-use super::statement::{Sql, Statement};
+use super::statement::Sql;
 use crate::error::DatabaseError;
 
 /// The maximum number of changes that one poll reads. If there are more, all caches are
@@ -51,9 +51,9 @@ pub(crate) async fn last_change(database: &Database) -> Result<Position, Databas
 
 /// Returns the current end of the log, as `runner` reads it.
 pub(super) async fn end_of_log(runner: impl Runner) -> Result<Position, DatabaseError> {
-    let query = "SELECT c.change, h.item, h.changed_at FROM rl_changes c \
-                 LEFT JOIN rl_history h ON h.change = c.change";
-    let rows = sqlx::query(query).on(runner).await?;
+    let query = "SELECT c.\"change\", h.item, h.changed_at FROM rl_changes c \
+                 LEFT JOIN rl_history h ON h.\"change\" = c.\"change\"";
+    let rows = Sql::new(query).on(runner).await?;
     let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
     position(row)
 }
@@ -70,9 +70,10 @@ pub(crate) async fn changes_since(
     if contradicts(last) {
         return Ok(ChangesSince::Unknown);
     }
-    let mut sql = Sql::new("SELECT change, kind, owner, item, changed_at FROM rl_history WHERE");
+    let mut sql =
+        Sql::new("SELECT \"change\", kind, owner, item, changed_at FROM rl_history WHERE");
     let values = [last.number.into(), (MAX_CHANGES + 2).into()];
-    sql.push(" change >= ? ORDER BY change LIMIT ?", values);
+    sql.push(" \"change\" >= ? ORDER BY \"change\" LIMIT ?", values);
     let rows = sql.on(&database.lookups).await?;
     if rows.len() as i64 > MAX_CHANGES + 1 {
         return Ok(ChangesSince::Unknown);

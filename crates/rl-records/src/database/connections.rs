@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use rl_core::FailureKind;
 use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Connection, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::dialect::Dialect;
 use super::driver_error::database_error;
 use crate::error::DatabaseError;
 
@@ -42,6 +44,7 @@ pub(super) enum Target {
     Memory(String),
     File(String),
     Postgres(String),
+    MySql(String),
 }
 
 impl Target {
@@ -49,6 +52,9 @@ impl Target {
     pub(super) fn parse(url: &str) -> Option<Self> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             return Some(Self::Postgres(url.to_owned()));
+        }
+        if url.starts_with("mysql:") || url.starts_with("mariadb:") {
+            return Some(Self::MySql(url.to_owned()));
         }
         if !url.starts_with("sqlite:") {
             return None;
@@ -62,21 +68,43 @@ impl Target {
         Some(Self::File(url))
     }
 
+    pub(super) const fn dialect(&self) -> Dialect {
+        match self {
+            Self::Memory(_) | Self::File(_) => Dialect::Sqlite,
+            Self::Postgres(_) => Dialect::Postgres,
+            Self::MySql(_) => Dialect::MySql,
+        }
+    }
+
     /// Returns the address of the server, without user and password. Returns `None` for SQLite.
     fn server(&self) -> Option<String> {
-        let Self::Postgres(url) = self else { return None };
-        let options: PgConnectOptions = url.parse().ok()?;
-        Some(format!("{}:{}", options.get_host(), options.get_port()))
+        match self {
+            Self::Memory(_) | Self::File(_) => None,
+            Self::Postgres(url) => {
+                let options: PgConnectOptions = url.parse().ok()?;
+                Some(format!("{}:{}", options.get_host(), options.get_port()))
+            }
+            Self::MySql(url) => {
+                let options: MySqlConnectOptions = url.parse().ok()?;
+                Some(match options.get_socket() {
+                    Some(socket) => socket.display().to_string(),
+                    None => format!("{}:{}", options.get_host(), options.get_port()),
+                })
+            }
+        }
     }
 
     async fn connect(&self) -> Result<AnyConnection, sqlx::Error> {
-        let (Self::Memory(url) | Self::File(url) | Self::Postgres(url)) = self;
+        let (Self::Memory(url) | Self::File(url) | Self::Postgres(url) | Self::MySql(url)) = self;
         let mut connection = AnyConnection::connect(url).await?;
         if let Self::File(_) = self {
             // With a write-ahead log, readers and a writer do not block each other, not even in
             // different processes.
             connection.execute("PRAGMA journal_mode = WAL").await?;
             connection.execute("PRAGMA synchronous = NORMAL").await?;
+        }
+        if let Some(session) = self.dialect().session() {
+            connection.execute(session).await?;
         }
         Ok(connection)
     }
@@ -85,10 +113,7 @@ impl Target {
 impl fmt::Debug for Target {
     /// Omits the URL, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memory(_) | Self::File(_) => "SQLite",
-            Self::Postgres(_) => "PostgreSQL",
-        })
+        f.write_str(self.dialect().name())
     }
 }
 
@@ -260,6 +285,9 @@ pub(super) async fn within<T, E: From<DatabaseError>>(
 
 /// Runs a statement, either on a connection from a pool or on a leased connection.
 pub(super) trait Runner: Send {
+    /// Returns the dialect of the database that runs the statement.
+    fn dialect(&self) -> Dialect;
+
     /// Runs a statement and returns its rows.
     ///
     /// If the statement exceeds its time limit, this returns an error, and the connection must be
@@ -271,6 +299,10 @@ pub(super) trait Runner: Send {
 }
 
 impl Runner for &Arc<Connections> {
+    fn dialect(&self) -> Dialect {
+        self.target.dialect()
+    }
+
     async fn rows(self, query: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, DatabaseError> {
         let mut lease = self.take().await?;
         let rows = (&mut *lease).rows(query).await?;
@@ -280,6 +312,10 @@ impl Runner for &Arc<Connections> {
 }
 
 impl Runner for &mut AnyConnection {
+    fn dialect(&self) -> Dialect {
+        Dialect::of(self)
+    }
+
     async fn rows(self, query: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, DatabaseError> {
         within(STATEMENT, async { query.fetch_all(self).await.map_err(database_error) }).await
     }
@@ -294,6 +330,8 @@ mod tests {
         for url in [
             "postgres://rl:hunter2@host/db",
             "postgres://rl:hun/hunter2@host/db",
+            "mysql://rl:hunter2@host/db",
+            "mariadb://rl:hun/hunter2@host/db",
             "sqlite://hunter2.db",
             "sqlite::memory:?hunter2",
         ] {

@@ -86,7 +86,7 @@ pub(super) async fn page(
             sql.push(" AND consumer_id > ?", [without_nul(after).into()]);
         }
         if let Some(search) = &query.search {
-            sql.push_search(search, database.is_postgres);
+            sql.push_search(search, database.dialect);
         }
         let end = " GROUP BY consumer_id ORDER BY consumer_id LIMIT ?";
         sql.push(end, [(size as i64 + 1).into()]);
@@ -114,7 +114,7 @@ async fn summaries(
     let at = micros(at);
     let mut counts = Sql::new("SELECT consumer_id AS id, COUNT(*) AS records,");
     counts.push(
-        " SUM(CASE WHEN from_date <= ? AND to_date >= ? THEN 1 ELSE 0 END) AS active \
+        " COUNT(CASE WHEN from_date <= ? AND to_date >= ? THEN 1 END) AS active \
          FROM rl_records WHERE consumer_id",
         [at.into(), at.into()],
     );

@@ -1,11 +1,14 @@
 use rl_core::FailureKind;
 
+use sqlx::error::DatabaseError as DriverError;
+use sqlx::mysql::MySqlDatabaseError;
+
 use crate::error::DatabaseError;
 
 /// Converts an error of the database driver.
 pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
     let kind = match &error {
-        sqlx::Error::Database(error) => kind_of_code(error.code().as_deref().unwrap_or_default()),
+        sqlx::Error::Database(error) => kind_of(&**error),
         sqlx::Error::PoolTimedOut => FailureKind::TimedOut,
         sqlx::Error::Io(_)
         | sqlx::Error::PoolClosed
@@ -28,11 +31,22 @@ pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
 }
 
 /// Returns the cause of an error as a text, or `None` if the driver does not report one. Messages
-/// of PostgreSQL are omitted, because they may name the user.
+/// of servers are omitted, because they may name the user.
 fn detail(error: &sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(why) => Some(why.to_string()),
         sqlx::Error::Database(why) => {
+            if let Some(number) = mysql_number(&**why) {
+                let why = match number {
+                    1045 | 1698 => "the login was refused",
+                    1049 => "no database of this name",
+                    1044 | 1142 | 1143 | 1227 => "a permission is missing",
+                    1040 | 1203 | 1226 => "out of resources",
+                    1205 => "another transaction holds a lock",
+                    _ => "see the server's manual",
+                };
+                return Some(format!("MySQL error {number}, {why}"));
+            }
             let code = why.code().unwrap_or_default();
             if code.len() != 5 {
                 return Some(why.message().to_owned());
@@ -46,10 +60,48 @@ fn detail(error: &sqlx::Error) -> Option<String> {
             };
             Some(format!("PostgreSQL error {code}, {why}"))
         }
+        // Without TLS, some logins of MySQL encrypt the password with RSA. The driver is built
+        // without it, because of its timing.
+        sqlx::Error::Configuration(why) if why.to_string().starts_with("RSA auth") => {
+            Some("the login requires TLS".to_owned())
+        }
         sqlx::Error::Configuration(_) => Some("the URL cannot be read".to_owned()),
         sqlx::Error::Tls(_) => Some("the TLS connection is not trusted".to_owned()),
         sqlx::Error::PoolClosed => Some("the connections are closed".to_owned()),
         _ => None,
+    }
+}
+
+fn kind_of(error: &dyn DriverError) -> FailureKind {
+    match mysql_number(error) {
+        Some(number) => kind_of_number(number),
+        None => kind_of_code(error.code().as_deref().unwrap_or_default()),
+    }
+}
+
+/// Returns the number of an error of MySQL or MariaDB. Their SQLSTATE is too coarse: for a lock
+/// that is not released it is the same as for a syntax error in a function.
+fn mysql_number(error: &dyn DriverError) -> Option<u16> {
+    error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+}
+
+/// Returns the kind of failure of an error of MySQL or MariaDB.
+fn kind_of_number(number: u16) -> FailureKind {
+    match number {
+        // The server or the node of its cluster starts or stops, has too many connections, closed
+        // this one, or has blocked the host.
+        1040 | 1047 | 1053 | 1080 | 1129 | 1152..=1161 | 1203 | 1226 | 1317 | 1927 | 4031 => {
+            FailureKind::Unavailable
+        }
+        // Its memory or disk is full, or it only reads, as after a fail-over.
+        1021 | 1037 | 1038 | 1041 | 1114 | 1290 | 1792 | 1836 => FailureKind::Unavailable,
+        // A lock is not released, a deadlock, a row that changed meanwhile, or a time limit.
+        1020 | 1205 | 1213 | 1969 | 3024 => FailureKind::Unavailable,
+        // The login, the database or a permission.
+        1044 | 1045 | 1049 | 1130 | 1142 | 1143 | 1227 | 1698 | 1820 | 1862 | 3118 | 4151 => {
+            FailureKind::Refused
+        }
+        _ => FailureKind::Protocol,
     }
 }
 

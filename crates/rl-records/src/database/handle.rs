@@ -1,16 +1,24 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rl_core::time::{Clock, Timestamp};
 
 use super::connections::Connections;
+use super::dialect::Dialect;
 use super::kind::Kind;
 use super::lookup_limiter::LookupLimiter;
 use crate::active::Aggregation;
 
 /// The name of the channel for announcements of changes, on PostgreSQL and on Redis.
 pub(crate) const CHANNEL: &str = "rl_records";
+
+/// The default interval at which sources poll the change log.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+/// The default interval on MySQL and MariaDB, which cannot announce a change.
+const POLL_EVERY_UNANNOUNCED: Duration = Duration::from_millis(200);
 
 /// A cache that is notified of changes.
 pub(crate) trait Listener: Send + Sync {
@@ -30,7 +38,7 @@ pub(crate) struct Database {
     pub(super) reads: Arc<Connections>,
     pub(super) lookup_limiter: Arc<LookupLimiter>,
     pub(super) url: String,
-    pub(super) is_postgres: bool,
+    pub(super) dialect: Dialect,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) aggregation: Aggregation,
     #[cfg(feature = "redis")]
@@ -64,9 +72,22 @@ impl Database {
     }
 
     /// Returns the URL of a database on PostgreSQL, whose server announces changes. Returns `None`
-    /// for SQLite.
+    /// for other databases.
     pub(crate) fn postgres_url(&self) -> Option<&str> {
-        self.is_postgres.then_some(&*self.url)
+        (self.dialect == Dialect::Postgres).then_some(&*self.url)
+    }
+
+    /// Returns the default interval at which sources poll the change log. It is shorter if nothing
+    /// else reports changes by other instances on a server.
+    pub(crate) const fn poll_every(&self) -> Duration {
+        #[cfg(feature = "redis")]
+        if self.redis.is_some() {
+            return POLL_EVERY;
+        }
+        match self.dialect {
+            Dialect::MySql => POLL_EVERY_UNANNOUNCED,
+            Dialect::Sqlite | Dialect::Postgres => POLL_EVERY,
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -118,9 +139,8 @@ impl Database {
 impl fmt::Debug for Database {
     /// Omits the URL, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let database = if self.is_postgres { "PostgreSQL" } else { "SQLite" };
         f.debug_struct("Database")
-            .field("database", &database)
+            .field("database", &self.dialect.name())
             .field("aggregation", &self.aggregation)
             .finish_non_exhaustive()
     }

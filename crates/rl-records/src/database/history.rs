@@ -4,7 +4,7 @@ use sqlx::any::AnyRow;
 use super::connections::Runner;
 use super::kind::Kind;
 use super::row::{micros, number, optional_text, text, time};
-use super::statement::{Sql, Statement, without_nul};
+use super::statement::{Sql, without_nul};
 use super::transaction::Transaction;
 use crate::error::DatabaseError;
 use crate::history::{Change, HistoryQuery, HistoryValue};
@@ -26,20 +26,21 @@ pub(super) async fn write<T: HistoryValue>(
     after: Option<&T>,
 ) -> Result<(), DatabaseError> {
     let json = |content: Option<&T>| content.map(|content| content.to_json().to_string());
-    sqlx::query(
-        "INSERT INTO rl_history (change, kind, owner, item, changed_at, changed_by, before, after) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-    )
-    .bind(row.change)
-    .bind(row.kind.as_str())
-    .bind(row.owner)
-    .bind(row.item)
-    .bind(micros(transaction.now()))
-    .bind(row.by)
-    .bind(json(before))
-    .bind(json(after))
-    .on(&mut **transaction)
-    .await?;
+    let insert = Sql::with(
+        "INSERT INTO rl_history (\"change\", kind, owner, item, changed_at, changed_by, \"before\", \
+         \"after\") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            row.change.into(),
+            row.kind.as_str().into(),
+            row.owner.into(),
+            row.item.into(),
+            micros(transaction.now()).into(),
+            row.by.into(),
+            json(before).into(),
+            json(after).into(),
+        ],
+    );
+    insert.on(&mut **transaction).await?;
     Ok(())
 }
 
@@ -57,10 +58,10 @@ pub(super) async fn list<T: HistoryValue>(
         }
     }
     if let Some(before) = query.before {
-        sql.push(" AND change < ?", [before.into()]);
+        sql.push(" AND \"change\" < ?", [before.into()]);
     }
     let limit = i64::from(query.limit.clamp(1, 1_000));
-    sql.push(" ORDER BY change DESC LIMIT ?", [limit.into()]);
+    sql.push(" ORDER BY \"change\" DESC LIMIT ?", [limit.into()]);
     sql.on(runner).await?.iter().map(change).collect()
 }
 

@@ -3,6 +3,7 @@
 //! From the bottom up:
 //!
 //! ```text
+//! dialect                         what the kinds of databases do differently
 //! connections, statement, row     a pooled connection, a query on it, and its columns
 //! handle, open                    the pools of a database, and the caches to notify
 //! transaction                     a change: begun, numbered, committed, announced
@@ -16,6 +17,7 @@ mod audit_log;
 mod change_log;
 mod connections;
 mod consumers;
+mod dialect;
 mod driver_error;
 mod handle;
 mod history;

@@ -7,15 +7,20 @@ use sqlx::{AnyConnection, Connection, Executor, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::connections::{Connections, Lease, Target, within};
+use super::dialect::Dialect;
 use super::driver_error::database_error;
 use super::handle::Database;
 use super::lookup_limiter::LookupLimiter;
 use super::options::RecordsOptions;
-use super::statement::Statement;
+use super::row::number;
+use super::statement::Sql;
 use crate::error::DatabaseError;
 
-/// The maximum time to wait for a PostgreSQL server that starts at the same time as this process.
+/// The maximum time to wait for a server that starts at the same time as this process.
 const STARTUP: Duration = Duration::from_secs(5);
+
+/// The lock of a process that creates the tables.
+const LOCK: &str = "rl_migrations";
 
 /// The time limit for creating the tables. It includes the wait for another process that creates
 /// them.
@@ -33,6 +38,8 @@ const POSTGRES: [(&str, &str); 4] = [
     ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
     ("audit", include_str!("../../migrations/postgres/0004_audit.sql")),
 ];
+const MYSQL: [(&str, &str); 1] =
+    [("records", include_str!("../../migrations/mysql/0001_records.sql"))];
 
 /// Connects to a database, and creates or upgrades its tables.
 pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseError> {
@@ -40,7 +47,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
     let unsupported = || DatabaseError::new(FailureKind::Unsupported);
     let target = Arc::new(Target::parse(&options.url).ok_or_else(unsupported)?);
     let is_memory = matches!(*target, Target::Memory(_));
-    let is_postgres = matches!(*target, Target::Postgres(_));
+    let dialect = target.dialect();
     #[cfg(feature = "redis")]
     let redis = options.redis.map(redis::Client::open).transpose().map_err(|_| {
         // The error of the driver is omitted, because it may quote the URL.
@@ -56,8 +63,8 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
     } else {
         (pool(for_lookups), pool(for_edits), pool(for_reads))
     };
-    let mut first = first_connection(&edits, is_postgres).await?;
-    migrate(&mut first, is_postgres).await?;
+    let mut first = first_connection(&edits, dialect.is_server()).await?;
+    migrate(&mut first, dialect).await?;
     first.put_back();
     Ok(Database {
         lookups,
@@ -66,7 +73,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
         // One connection of this pool stays free for the reader of the change log.
         lookup_limiter: LookupLimiter::new(for_lookups as usize - 1),
         url: options.url,
-        is_postgres,
+        dialect,
         clock: options.clock,
         aggregation: options.aggregation,
         #[cfg(feature = "redis")]
@@ -95,9 +102,13 @@ async fn first_connection(
     }
 }
 
-async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<(), DatabaseError> {
-    let steps = if is_postgres { POSTGRES } else { SQLITE };
-    let migrations = (1..).zip(steps).map(|(version, (name, sql))| {
+async fn migrate(connection: &mut AnyConnection, dialect: Dialect) -> Result<(), DatabaseError> {
+    let steps: &[_] = match dialect {
+        Dialect::Sqlite => &SQLITE,
+        Dialect::Postgres => &POSTGRES,
+        Dialect::MySql => &MYSQL,
+    };
+    let migrations = (1..).zip(steps).map(|(version, &(name, sql))| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     });
     let migrations: Vec<_> = migrations.collect();
@@ -114,28 +125,63 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     // them migrates, and the others find the work done.
     migrator.set_locking(false);
     let work = async {
-        let begin = if is_postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        if dialect == Dialect::MySql {
+            return migrate_without_transaction(connection, &migrator).await;
+        }
+        let begin = if dialect == Dialect::Postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };
         let mut transaction = connection.begin_with(begin).await.map_err(database_error)?;
-        if is_postgres {
+        if dialect == Dialect::Postgres {
             let lock = "SELECT pg_advisory_xact_lock(hashtext('rl_migrations'))";
             transaction.execute(lock).await.map_err(database_error)?;
         }
         let migrated = migrator.run_direct(None, &mut *transaction, false).await;
-        migrated.map_err(|error| match error {
-            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-                database_error(error)
-            }
-            error => DatabaseError::new(FailureKind::Corrupt).with_source(error),
-        })?;
+        migrated.map_err(migration_error)?;
         transaction.commit().await.map_err(database_error)
     };
     within(MIGRATION, work).await
 }
 
+/// Creates the tables on MySQL or MariaDB, whose transactions end at the first table. The lock
+/// belongs to the connection. A step that was interrupted is applied again, because its statements
+/// can be repeated.
+async fn migrate_without_transaction(
+    connection: &mut AnyConnection,
+    migrator: &Migrator,
+) -> Result<(), DatabaseError> {
+    // An older server ignores the collation, and would take different ids for the same.
+    let query = "SELECT 0 /*!80017 + 1 */ /*M!100203 + 1 */ AS is_known";
+    let is_known = Sql::new(query).on(&mut *connection).await?;
+    if is_known.first().map(|row| number(row, "is_known")).transpose()? != Some(1) {
+        let expected = "expected MariaDB 10.2.3 or MySQL 8.0.17, or a newer server";
+        return Err(DatabaseError::new(FailureKind::Protocol).with_detail(expected));
+    }
+    let wait = MIGRATION.as_secs().cast_signed();
+    let lock = Sql::with("SELECT GET_LOCK(?, ?) AS is_locked", [LOCK.into(), wait.into()]);
+    let is_locked = lock.on(&mut *connection).await?;
+    if is_locked.first().map(|row| number(row, "is_locked")).transpose()? != Some(1) {
+        return Err(DatabaseError::new(FailureKind::TimedOut));
+    }
+    let interrupted = "DELETE FROM rl_migrations WHERE success = FALSE";
+    // This fails if the table does not exist yet. Any other failure also stops the migrator.
+    let _ = connection.execute(interrupted).await;
+    migrator.run_direct(None, &mut *connection, false).await.map_err(migration_error)?;
+    Sql::with("SELECT RELEASE_LOCK(?)", [LOCK.into()]).on(connection).await?;
+    Ok(())
+}
+
+fn migration_error(error: MigrateError) -> DatabaseError {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            database_error(error)
+        }
+        error => DatabaseError::new(FailureKind::Corrupt).with_source(error),
+    }
+}
+
 /// Returns whether all migrations were applied. If so, the role needs no right to create tables.
 async fn is_current(connection: &mut AnyConnection, migrations: &[Migration]) -> bool {
     let query = "SELECT version, checksum FROM rl_migrations WHERE success ORDER BY version";
-    let Ok(rows) = sqlx::query(query).on(connection).await else { return false };
+    let Ok(rows) = Sql::new(query).on(connection).await else { return false };
     let done = |row: &sqlx::any::AnyRow| Some((row.try_get(0).ok()?, row.try_get(1).ok()?));
     let done: Option<Vec<(i64, Vec<u8>)>> = rows.iter().map(done).collect();
     let wanted = migrations.iter().map(|step| (step.version, step.checksum.to_vec()));

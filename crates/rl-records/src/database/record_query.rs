@@ -3,8 +3,9 @@ use std::str::FromStr;
 
 use rl_core::time::Timestamp;
 
+use super::dialect::Dialect;
 use super::row::micros;
-use super::statement::{Sql, without_nul};
+use super::statement::{Bound, Sql, without_nul};
 use crate::record::Record;
 use crate::record_id::{InvalidRecordId, RecordId};
 
@@ -108,22 +109,25 @@ impl RecordQuery {
 
     /// Returns the statement that reads a page. It selects one more row than the page has, to
     /// detect whether there is a next page.
-    pub(super) fn sql(&self, is_postgres: bool) -> Sql {
+    pub(super) fn sql(&self, dialect: Dialect) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         if let Some(consumer) = &self.consumer {
             sql.push(" AND consumer_id = ?", [without_nul(consumer).into()]);
         }
         if let Some(search) = &self.search {
-            sql.push_search(search, is_postgres);
+            sql.push_search(search, dialect);
         }
         if let Some(at) = self.active_at {
             let at = micros(at);
             sql.push(" AND from_date <= ? AND to_date >= ?", [at.into(), at.into()]);
         }
         if let Some(RecordCursor { id, from_date, consumer_id }) = &self.after {
+            // MySQL uses no index to compare rows. With the first condition, it skips the consumers
+            // of the pages before.
+            let consumer = Bound::from(consumer_id.as_str());
             sql.push(
-                " AND (consumer_id, from_date, rate_limiting_id) > (?, ?, ?)",
-                [consumer_id.as_str().into(), micros(*from_date).into(), id.to_string().into()],
+                " AND consumer_id >= ? AND (consumer_id, from_date, rate_limiting_id) > (?, ?, ?)",
+                [consumer.clone(), consumer, micros(*from_date).into(), id.to_string().into()],
             );
         }
         let rows = i64::from(self.page_size()) + 1;

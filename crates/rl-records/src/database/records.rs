@@ -125,7 +125,7 @@ impl Records {
     ///
     /// Returns an error if the database fails.
     pub async fn list(&self, query: &RecordQuery) -> Result<RecordPage, DatabaseError> {
-        let rows = query.sql(self.database.is_postgres).on(&self.database.reads).await?;
+        let rows = query.sql(self.database.dialect).on(&self.database.reads).await?;
         Ok(query.page_of(record_table::records(&rows)?))
     }
 

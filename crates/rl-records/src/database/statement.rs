@@ -1,13 +1,14 @@
-use std::future::Future;
-
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
 use super::connections::Runner;
+use super::dialect::Dialect;
 use crate::error::DatabaseError;
+use crate::record::MAX_NAME;
 
-/// A statement that is assembled from constant parts. All values are bound to placeholders.
+/// A statement that is assembled from constant parts. All values are bound to placeholders, which
+/// are written for the database when the statement runs.
 #[derive(Debug)]
 pub(super) struct Sql {
     text: String,
@@ -51,41 +52,32 @@ impl Sql {
         Self { text: text.to_owned(), values: Vec::new() }
     }
 
-    /// Adds a part of the statement. Each `?` in it is the placeholder of one value.
-    pub(super) fn push<const N: usize>(&mut self, part: &'static str, values: [Bound; N]) {
-        let mut values = values.into_iter();
-        for piece in part.split_inclusive('?') {
-            match piece.strip_suffix('?') {
-                Some(before) => {
-                    self.text.push_str(before);
-                    self.push_value(values.next().expect("one value for each placeholder"));
-                }
-                None => self.text.push_str(piece),
-            }
-        }
+    /// Creates a statement with these values for its placeholders.
+    pub(super) fn with<const N: usize>(text: &'static str, values: [Bound; N]) -> Self {
+        let mut sql = Self::new("");
+        sql.push(text, values);
+        sql
     }
 
-    /// Adds a placeholder with its value.
-    pub(super) fn push_value(&mut self, value: Bound) {
-        self.values.push(value);
-        self.text.push('$');
-        self.text.push_str(&self.values.len().to_string());
+    /// Adds a part of the statement. Each `?` in it is the placeholder of one value.
+    pub(super) fn push<const N: usize>(&mut self, part: &'static str, values: [Bound; N]) {
+        debug_assert_eq!(part.matches('?').count(), N, "one value for each placeholder: {part}");
+        self.text.push_str(part);
+        self.values.extend(values);
     }
 
     /// Adds the condition that the id of the consumer contains this text, regardless of the case of
     /// ASCII letters.
-    pub(super) fn push_search(&mut self, text: &str, is_postgres: bool) {
-        let text = without_nul(text).to_ascii_lowercase();
-        let pattern = ['!', '%', '_']
-            .iter()
-            .fold(text, |text, special| text.replace(*special, &format!("!{special}")));
-        // On SQLite, LIKE ignores the case of ASCII letters, and takes half the time of `lower`.
-        let is_like = if is_postgres {
-            " AND lower(consumer_id) LIKE ? ESCAPE '!'"
-        } else {
-            " AND consumer_id LIKE ? ESCAPE '!'"
-        };
-        self.push(is_like, [format!("%{pattern}%").into()]);
+    pub(super) fn push_search(&mut self, text: &str, dialect: Dialect) {
+        // No id contains such a text, and each database has a limit for its patterns.
+        if text.len() > MAX_NAME {
+            return self.push(" AND 1 = 0", []);
+        }
+        // Every id contains the empty text, which is no regular expression on MySQL.
+        if !text.is_empty() {
+            let (condition, value) = dialect.search(&without_nul(text));
+            self.push(condition, [value.into()]);
+        }
     }
 
     /// Adds ` IN (…)`. If `values` is empty, the condition is never true.
@@ -99,34 +91,24 @@ impl Sql {
 
     /// Runs the statement and returns its rows.
     pub(super) async fn on(self, runner: impl Runner) -> Result<Vec<AnyRow>, DatabaseError> {
-        self.query().on(runner).await
+        let query = self.query(runner.dialect());
+        runner.rows(query).await
     }
 
-    fn query(self) -> Query<'static, Any, AnyArguments> {
-        let query = sqlx::query(AssertSqlSafe(self.text));
+    fn query(self, dialect: Dialect) -> Query<'static, Any, AnyArguments> {
+        let mut text = String::with_capacity(self.text.len() + self.values.len());
+        for (number, part) in self.text.split('?').enumerate() {
+            if number > 0 {
+                dialect.push_placeholder(&mut text, number);
+            }
+            text.push_str(part);
+        }
+        let query = sqlx::query(AssertSqlSafe(text));
         self.values.into_iter().fold(query, |query, value| match value {
             Bound::Text(text) => query.bind(text),
             Bound::OptionalText(text) => query.bind(text),
             Bound::Number(number) => query.bind(number),
         })
-    }
-}
-
-/// A statement that a [`Runner`] can run.
-pub(super) trait Statement {
-    /// Runs the statement and returns its rows.
-    fn on(
-        self,
-        runner: impl Runner,
-    ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send;
-}
-
-impl Statement for Query<'_, Any, AnyArguments> {
-    fn on(
-        self,
-        runner: impl Runner,
-    ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send {
-        runner.rows(self)
     }
 }
 

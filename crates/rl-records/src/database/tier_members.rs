@@ -8,7 +8,7 @@ use super::handle::Database;
 use super::history::{self, HistoryRow};
 use super::kind::Kind;
 use super::row::{limits, micros, number, text, time};
-use super::statement::Statement;
+use super::statement::Sql;
 use super::table;
 use super::transaction::Transaction;
 use crate::author::Author;
@@ -90,24 +90,22 @@ async fn store(
     id: &str,
     member: Option<&TierMember>,
 ) -> Result<(), DatabaseError> {
-    sqlx::query("DELETE FROM rl_tier_members WHERE realm = $1 AND id = $2")
-        .bind(realm)
-        .bind(id)
-        .on(&mut **transaction)
-        .await?;
+    let delete = "DELETE FROM rl_tier_members WHERE realm = ? AND id = ?";
+    Sql::with(delete, [realm.into(), id.into()]).on(&mut **transaction).await?;
     let Some(member) = member else { return Ok(()) };
-    sqlx::query(
+    let insert = Sql::with(
         "INSERT INTO rl_tier_members (realm, id, tier, updated_by, updated_at, revision) \
-         VALUES ($1, $2, $3, $4, $5, $6)",
-    )
-    .bind(realm)
-    .bind(id)
-    .bind(&member.tier)
-    .bind(&member.updated_by)
-    .bind(micros(member.updated_at))
-    .bind(member.revision)
-    .on(&mut **transaction)
-    .await?;
+         VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            realm.into(),
+            id.into(),
+            member.tier.as_str().into(),
+            member.updated_by.as_str().into(),
+            micros(member.updated_at).into(),
+            member.revision.into(),
+        ],
+    );
+    insert.on(&mut **transaction).await?;
     Ok(())
 }
 
@@ -116,8 +114,8 @@ pub(super) async fn exist(
     transaction: &mut Transaction,
     tier: &str,
 ) -> Result<bool, DatabaseError> {
-    let members = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1");
-    Ok(!members.bind(tier).on(&mut **transaction).await?.is_empty())
+    let members = "SELECT 1 FROM rl_tier_members WHERE tier = ? LIMIT 1";
+    Ok(!Sql::with(members, [tier.into()]).on(&mut **transaction).await?.is_empty())
 }
 
 /// Returns the content of the tier that a subject is in, if it is in one.
@@ -129,14 +127,9 @@ pub(super) async fn find_tier(
     if id.contains('\0') {
         return Ok(None);
     }
-    let rows = sqlx::query(
-        "SELECT t.* FROM rl_tier_members m JOIN rl_tiers t ON t.name = m.tier \
-         WHERE m.realm = $1 AND m.id = $2",
-    )
-    .bind(realm)
-    .bind(id)
-    .on(runner)
-    .await?;
+    let select = "SELECT t.* FROM rl_tier_members m JOIN rl_tiers t ON t.name = m.tier \
+                  WHERE m.realm = ? AND m.id = ?";
+    let rows = Sql::with(select, [realm.into(), id.into()]).on(runner).await?;
     let tier = |row: &AnyRow| Ok(TierContent { name: text(row, "name")?, limits: limits(row)? });
     rows.first().map(tier).transpose()
 }
@@ -150,11 +143,8 @@ pub(super) async fn find(
     if id.contains('\0') {
         return Ok(None);
     }
-    let rows = sqlx::query("SELECT * FROM rl_tier_members WHERE realm = $1 AND id = $2")
-        .bind(realm)
-        .bind(id)
-        .on(runner)
-        .await?;
+    let select = "SELECT * FROM rl_tier_members WHERE realm = ? AND id = ?";
+    let rows = Sql::with(select, [realm.into(), id.into()]).on(runner).await?;
     rows.first().map(member).transpose()
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use rl_core::FailureKind;
 use rl_core::time::Timestamp;
-use sqlx::{AnyConnection, Executor, Row};
+use sqlx::{AnyConnection, Executor};
 
 use super::connections::{Lease, within};
 use super::driver_error::database_error;
 use super::handle::{CHANNEL, Database};
 use super::kind::Kind;
-use super::statement::Statement;
+use super::row::number;
+use super::statement::Sql;
 use crate::active::Aggregation;
 use crate::error::DatabaseError;
 
@@ -21,15 +22,6 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 /// The time limit for beginning a change, and again for committing it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-
-/// Begins a change on PostgreSQL, and sets its time limits. The server enforces them, even after
-/// this process has died, because a change that hangs delays all other changes.
-const BEGIN_ON_POSTGRES: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
-                                 SET LOCAL idle_in_transaction_session_timeout = '10s'";
-
-/// Begins a change on SQLite, and takes the write lock immediately. If a transaction began with a
-/// read and needed the lock later, it would fail instead of waiting.
-const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 
 /// A change in progress. When it is dropped without a [commit](Self::commit), it is rolled back.
 pub(super) struct Transaction {
@@ -44,10 +36,11 @@ impl Transaction {
     /// Begins a change.
     ///
     /// The first statement locks a row that every change locks. So changes run one after the other,
-    /// and what a change has read stays unchanged until its commit.
+    /// and what a change has read stays unchanged until its commit. On MySQL, the first read fixes
+    /// the state that a transaction sees, and it comes after the lock.
     pub(super) async fn begin(database: &Arc<Database>) -> Result<Self, DatabaseError> {
         let mut lease = database.edits.take().await?;
-        let begin = if database.is_postgres { BEGIN_ON_POSTGRES } else { BEGIN_ON_SQLITE };
+        let begin = database.dialect.begin();
         within(TIME_LIMIT, async { lease.execute(begin).await.map_err(database_error) }).await?;
         let mut transaction = Self { database: database.clone(), lease, next_change: None };
         let first = transaction.draw_number().await?;
@@ -64,11 +57,13 @@ impl Transaction {
     }
 
     async fn draw_number(&mut self) -> Result<i64, DatabaseError> {
-        let rows = sqlx::query("UPDATE rl_changes SET change = change + 1 RETURNING change")
-            .on(&mut **self)
-            .await?;
+        // Only some databases can return the number from the update.
+        let update =
+            Sql::new("UPDATE rl_changes SET \"change\" = \"change\" + 1 WHERE only_row = 1");
+        update.on(&mut **self).await?;
+        let rows = Sql::new("SELECT \"change\" FROM rl_changes").on(&mut **self).await?;
         let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
-        row.try_get(0).map_err(database_error)
+        number(row, "change")
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -87,11 +82,7 @@ impl Transaction {
         let owner = owner.to_owned();
         let committing = tokio::spawn(async move {
             let Self { database, mut lease, .. } = self;
-            // PostgreSQL delivers the notification only if the transaction commits. The
-            // notification does not contain the owner, because an id may exceed the size limit of a
-            // payload.
-            let notify = format!("NOTIFY {CHANNEL}; COMMIT");
-            let commit = if database.is_postgres { notify } else { "COMMIT".to_owned() };
+            let commit = database.dialect.commit(CHANNEL);
             let commit =
                 async { lease.execute(sqlx::AssertSqlSafe(commit)).await.map_err(database_error) };
             let committed = within(TIME_LIMIT, commit).await;

@@ -87,7 +87,7 @@ impl RecordSource {
             capacity: 100_000,
             deadline: Duration::from_millis(50),
             refresh_after: Duration::from_secs(3_600),
-            poll_every: Duration::from_millis(500),
+            poll_every: records.database().poll_every(),
             has_keys: false,
             observers: Vec::new(),
         }
@@ -329,7 +329,9 @@ impl RecordSourceBuilder {
     }
 
     /// Sets the interval at which the change log of the database is polled. Defaults to half a
-    /// second, so that changes of other instances take effect within a second.
+    /// second, so that changes of other instances take effect within a second. On MySQL and
+    /// MariaDB, which cannot announce a change, defaults to 200 milliseconds unless changes are
+    /// announced on Redis.
     ///
     /// Each poll reads one row by its primary key. An announcement of PostgreSQL or Redis only
     /// triggers a poll, so a lost announcement loses no change. The minimum interval is one
