@@ -1,3 +1,5 @@
+use std::io::ErrorKind;
+
 use rl_core::FailureKind;
 
 use sqlx::error::DatabaseError as DriverError;
@@ -10,6 +12,8 @@ pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
     let kind = match &error {
         sqlx::Error::Database(error) => kind_of(&**error),
         sqlx::Error::PoolTimedOut => FailureKind::TimedOut,
+        // The handshake of TLS reports a certificate that is not trusted as invalid data.
+        sqlx::Error::Io(why) if why.kind() == ErrorKind::InvalidData => FailureKind::Refused,
         sqlx::Error::Io(_)
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
