@@ -1,9 +1,11 @@
-//! What MariaDB does differently: names, texts, rights, errors, migrations and TLS.
+//! On MariaDB: the comparison of texts, locks, the steps that create the tables, rights, errors and
+//! TLS.
 
-use rl_core::FailureKind;
+use rl_core::{FailureKind, Subject};
 use rl_records::{
-    CallLimits, HistoryQuery, RecordQuery, Records, ResourceLimitContent, TierContent,
+    CallLimits, ChangeError, HistoryQuery, RecordQuery, Records, ResourceLimitContent, TierContent,
 };
+use rl_tests::{DatabaseServer, MariadbServer};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::{Database, on_every_database, patient, per_hour, policy_text};
@@ -22,7 +24,7 @@ async fn ids_that_differ_in_any_byte_are_different_on_every_database() {
             let limits = CallLimits::from_numbers([calls, -1, -1, -1, -1, -1]).unwrap();
             let tier = TierContent { name: id.into(), limits };
             records.tiers().create(tier, "alice").await.unwrap();
-            let member = rl_core::Subject::consumer(&format!("member {id}"));
+            let member = Subject::consumer(&format!("member {id}"));
             records.tiers().set_member(&member, Some(id), 0, "alice").await.unwrap();
             let (name, apps) = (id.into(), vec![id.to_owned()]);
             let resource = ResourceLimitContent { name, apps, max_permits: 1, rate: 1 };
@@ -71,6 +73,44 @@ async fn the_longest_texts_are_stored_whole_on_every_database() {
         assert!(records.list(&search).await.unwrap().records.is_empty());
     })
     .await;
+}
+
+/// MariaDB also locks the gaps between rows. Two changes that did so at the same time would end in a
+/// deadlock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_changes_of_two_instances_lose_no_update_and_end_in_no_deadlock() {
+    for database in Database::shared() {
+        let instances = [database.connect().await, database.connect().await];
+        let shared = instances[0].create(per_hour("abc", 0), "alice").await.unwrap();
+        let gold = TierContent { name: "gold".into(), limits: CallLimits::UNLIMITED };
+        instances[0].tiers().create(gold, "alice").await.unwrap();
+        let tasks = (0..8).map(|task| {
+            let records = instances[task % 2].clone();
+            tokio::spawn(async move {
+                for round in 0..5 {
+                    let own = format!("{task}-{round}");
+                    let record = records.create(per_hour(&own, 1), "alice").await.unwrap();
+                    let member = Subject::consumer(&own);
+                    records.tiers().set_member(&member, Some("gold"), 0, "alice").await.unwrap();
+                    records.delete(record.id, 1, "alice").await.unwrap();
+                    loop {
+                        let current = records.read(shared.id).await.unwrap().unwrap();
+                        let content = per_hour("abc", current.revision);
+                        match records.update(shared.id, content, current.revision, "bob").await {
+                            Ok(_) => break,
+                            Err(ChangeError::Conflict { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            })
+        });
+        for task in futures::future::join_all(tasks).await {
+            task.unwrap();
+        }
+        let all = instances[1].read(shared.id).await.unwrap().unwrap();
+        assert_eq!((all.revision, all.content), (41, per_hour("abc", 40)));
+    }
 }
 
 /// The server commits each table on its own. So a start that was interrupted leaves some of them.
@@ -142,5 +182,20 @@ async fn a_refused_login_is_reported_with_its_cause_and_without_the_login() {
         for secret in ["hunter2", "swordfish", "_app"] {
             assert!(!text.contains(secret), "{text}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_uses_tls_and_checks_the_certificate() {
+    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = certified.signing_key.serialize_pem();
+    let (server, certificate) = MariadbServer::with_tls(&certified.cert.pem(), &key);
+    let url = format!("{}?ssl-mode=VERIFY_IDENTITY", server.url());
+    let trusting = format!("{url}&ssl-ca={}", certificate.display());
+    Records::connect(&trusting).await.unwrap().create(per_hour("abc", 1), "al").await.unwrap();
+    for url in [url, trusting.replace("127.0.0.1", "localhost")] {
+        let error = Records::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Refused, "{error}");
+        assert!(error.to_string().contains("invalid peer certificate: "), "{error}");
     }
 }

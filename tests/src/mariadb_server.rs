@@ -1,5 +1,6 @@
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,6 +20,7 @@ pub struct MariadbServer {
     user: Option<&'static str>,
     port: u16,
     folder: TempDir,
+    tls: Option<[PathBuf; 2]>,
     child: Option<Child>,
 }
 
@@ -31,10 +33,10 @@ impl MariadbServer {
     #[must_use]
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // MariaDB runs as root only if it is told to.
+        // MariaDB runs as root only with this option.
         let is_root = folder.path().metadata().expect("it is there").uid() == 0;
         let user = is_root.then_some("--user=root");
-        let mut server = Self { user, port: free_port(), folder, child: None };
+        let mut server = Self { user, port: free_port(), folder, tls: None, child: None };
         let made = server
             .program("mariadb-install-db")
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
@@ -49,6 +51,26 @@ impl MariadbServer {
              GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION; CREATE DATABASE first"
         ));
         server
+    }
+
+    /// Starts an empty server that accepts TLS with this certificate and key, both as PEM. Returns
+    /// it with the path of the certificate.
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`start`](Self::start) does.
+    #[must_use]
+    pub fn with_tls(certificate: &str, key: &str) -> (Self, PathBuf) {
+        let mut server = Self::start();
+        let paths = [("certificate.pem", certificate), ("key.pem", key)].map(|(name, pem)| {
+            let path = server.folder.path().join(name);
+            std::fs::write(&path, pem).expect("a file in the folder");
+            path
+        });
+        let [certificate, _] = paths.clone();
+        server.tls = Some(paths);
+        server.restart();
+        (server, certificate)
     }
 
     /// Returns the server that concurrent tests share. It is killed when the last of them has
@@ -71,11 +93,14 @@ impl MariadbServer {
     /// Returns the command of a program that reads and writes the data folder.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
-        command.current_dir(self.folder.path());
+        // At its start, a server deletes the temporary tables of all others in the same folder.
+        command.current_dir(self.folder.path()).env("TMPDIR", self.folder.path());
         // This option has to be the first one.
         command.arg("--no-defaults").args(self.user);
         command.arg(format!("--datadir={}", self.folder.path().join("data").display()));
-        command.args(["--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=2"]);
+        // A killed process loses nothing that it has written, so no write has to reach the disk.
+        command.args(["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]);
+        command.args(["--skip-sync-frm", "--innodb-log-file-size=8M"]);
         command
     }
 
@@ -127,8 +152,14 @@ impl DatabaseServer for MariadbServer {
 
     fn restart(&mut self) {
         self.stop();
-        let mut child = self
-            .program("mariadbd")
+        // On Debian, only the PATH of administrators contains this folder.
+        let installed = "/usr/sbin/mariadbd";
+        let is_installed = Path::new(installed).exists();
+        let mut command = self.program(if is_installed { installed } else { "mariadbd" });
+        if let Some([certificate, key]) = &self.tls {
+            command.arg("--ssl-cert").arg(certificate).arg("--ssl-key").arg(key);
+        }
+        let mut child = command
             .args(["--bind-address=127.0.0.1", "--port", &self.port.to_string()])
             .args(["--skip-name-resolve", "--max-connections=500", "--lc-messages=en_US"])
             // Newer versions have this by default.

@@ -11,7 +11,7 @@
 //! use rl_records::{CallLimit, CallLimits, CallPeriod, RecordContent, RecordSource, Records};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Or "sqlite://limits.db", or "postgres://user:password@host/database".
+//! // Or "sqlite://limits.db", "postgres://user:password@host/database", or "mysql://…".
 //! let records = Records::connect("sqlite::memory:").await?;
 //!
 //! let now = SystemClock.now();
@@ -56,8 +56,9 @@
 //! * In other processes on the same database: as soon as they are notified, within milliseconds.
 //!   The notification goes through `LISTEN/NOTIFY` on PostgreSQL, or through Redis
 //!   publish/subscribe (feature `redis`).
-//! * Without a notification: with the next poll of the change log, every half second
-//!   ([`RecordSourceBuilder::poll_every`]). Including two look-ups, this takes less than a second.
+//! * Without a notification: with the next poll of the change log, every half second, or every 200
+//!   milliseconds on MySQL and MariaDB ([`RecordSourceBuilder::poll_every`]). Including two
+//!   look-ups, this takes less than a second.
 //!
 //! While the database is down, the last known policies apply, and records still begin and end on
 //! time.

@@ -7,7 +7,7 @@
 //! hour. Headers and messages have the form of the Open Bank Project.
 //!
 //! Nothing has to be installed: records are in SQLite in memory, and counters in the memory of the
-//! process. `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) stores the records
+//! process. `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`, `mysql://…`) stores the records
 //! permanently. `RL_REDIS_URL` shares the counters with other instances; `redis-cli` can read them:
 //! `GET consumer_abc123_PER_MINUTE`. `RL_PROXIES` lists the proxies whose `X-Forwarded-For` is
 //! trusted.

@@ -19,9 +19,6 @@ use crate::error::DatabaseError;
 /// The maximum time to wait for a server that starts at the same time as this process.
 const STARTUP: Duration = Duration::from_secs(5);
 
-/// The lock of a process that creates the tables.
-const LOCK: &str = "rl_migrations";
-
 /// The time limit for creating the tables. It includes the wait for another process that creates
 /// them.
 const MIGRATION: Duration = Duration::from_secs(60);
@@ -155,17 +152,14 @@ async fn migrate_without_transaction(
         let expected = "expected MariaDB 10.2.3 or MySQL 8.0.17, or a newer server";
         return Err(DatabaseError::new(FailureKind::Protocol).with_detail(expected));
     }
-    let wait = MIGRATION.as_secs().cast_signed();
-    let lock = Sql::with("SELECT GET_LOCK(?, ?) AS is_locked", [LOCK.into(), wait.into()]);
-    let is_locked = lock.on(&mut *connection).await?;
-    if is_locked.first().map(|row| number(row, "is_locked")).transpose()? != Some(1) {
-        return Err(DatabaseError::new(FailureKind::TimedOut));
-    }
+    // The caller has a time limit, so this waits until the lock is free.
+    let lock = "SELECT GET_LOCK('rl_migrations', 3600)";
+    connection.execute(lock).await.map_err(database_error)?;
     let interrupted = "DELETE FROM rl_migrations WHERE success = FALSE";
     // This fails if the table does not exist yet. Any other failure also stops the migrator.
     let _ = connection.execute(interrupted).await;
     migrator.run_direct(None, &mut *connection, false).await.map_err(migration_error)?;
-    Sql::with("SELECT RELEASE_LOCK(?)", [LOCK.into()]).on(connection).await?;
+    Sql::new("SELECT RELEASE_LOCK('rl_migrations')").on(connection).await?;
     Ok(())
 }
 

@@ -18,7 +18,8 @@ pub struct RecordsOptions {
 }
 
 impl RecordsOptions {
-    /// Creates the default options for `sqlite::memory:`, `sqlite://file` or `postgres://…`.
+    /// Creates the default options for `sqlite::memory:`, `sqlite://file`, `postgres://…` or
+    /// `mysql://…`.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -61,7 +62,7 @@ impl RecordsOptions {
     }
 
     /// Announces changes to other instances through the Redis server at `url`. PostgreSQL announces
-    /// changes itself.
+    /// changes itself; on MySQL and MariaDB, other instances otherwise poll.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn announce_on_redis(mut self, url: &str) -> Self {

@@ -35,8 +35,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Connects to `sqlite::memory:`, `sqlite://file` or `postgres://…`, and creates or upgrades
-    /// the tables.
+    /// Connects to `sqlite::memory:`, `sqlite://file`, `postgres://…`, or `mysql://…` for MySQL and
+    /// MariaDB. Creates or upgrades the tables.
     ///
     /// # Errors
     ///

@@ -80,7 +80,7 @@ impl<'a> Resources<'a> {
         let app = app.replace(['\0', '\n'], "\u{1}");
         let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
         // `apps` contains one name on each line. If removing the line of `app` changes the text,
-        // the resource lists `app`. Unlike LIKE, this comparison is exact on both databases.
+        // the resource lists `app`. Unlike LIKE, this comparison is exact on all databases.
         sql.push(
             " replace('\n' || apps || '\n', ?, '') <> '\n' || apps || '\n' AND",
             [format!("\n{app}\n").into()],
