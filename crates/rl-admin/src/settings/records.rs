@@ -27,7 +27,7 @@ impl RecordsSettings {
     /// Returns an error that names the variable and the expected value.
     pub fn read(read: impl Fn(&'static str) -> Option<String>) -> Result<Self, InvalidSetting> {
         const DATABASE: &str = "DATABASE_URL";
-        let expected = "expected postgres://user:password@host/database or sqlite://file";
+        let expected = "expected postgres://user:password@host/database, mysql://… or sqlite://file";
         let database = read(DATABASE).ok_or_else(|| InvalidSetting::new(DATABASE, expected))?;
         if !["postgres:", "postgresql:", "sqlite:"].iter().any(|kind| database.starts_with(kind)) {
             let unknown = format!("unknown kind of database: {expected}");
