@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use rl_core::{OnFailure, RateLimiter};
 use rl_server::grpc::messages::{Code, RateLimitDescriptor, RateLimitOverride, Unit};
 use rl_tests::{Bystander, RedisServer, connected, is_soak};
@@ -84,4 +86,26 @@ async fn a_commit_at_another_instance_is_charged_beside_the_hold() {
     // A commit of 0 at the instance that granted it ends the hold, as its expiry does.
     assert!(super::kuadrant::commit(one, &id, 0).await);
     assert_eq!(super::kuadrant::remaining(other).await, 75);
+}
+
+/// An overload must not lift the limits, although the failure policy allows requests.
+#[tokio::test]
+async fn calls_beyond_what_redis_can_take_are_rejected_and_charged_to_no_limit() {
+    let server = RedisServer::start();
+    let store = connected(server.patient_store()).await;
+    let limiter = RateLimiter::builder().store(store).on_store_failure(OnFailure::Allow);
+    let limiter = limiter.deadline(Duration::from_secs(60)).max_in_flight(8);
+    let served = Served::new(user_rules(&["10/day"]), limiter).await;
+    let call = || served.decide(request([descriptor("user", "alice")]));
+
+    server.signal("STOP");
+    let mut calls: FuturesUnordered<_> = (0..40).map(|_| call()).collect();
+    for _ in 0..32 {
+        assert_eq!(calls.next().await.unwrap().0, Code::OverLimit);
+    }
+    server.signal("CONT");
+    let waited: Vec<_> = calls.map(|(code, _)| code).collect().await;
+    assert_eq!(waited, [Code::Ok; 8]);
+    let then = [call().await.0, call().await.0, call().await.0];
+    assert_eq!(then, [Code::Ok, Code::Ok, Code::OverLimit]);
 }

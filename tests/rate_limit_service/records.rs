@@ -10,7 +10,7 @@ use rl_serve::Shutdown;
 use rl_server::grpc::messages::Code;
 use rl_server::{Server, Source};
 use rl_tests::web::{Answer, Fetch, client, eventually};
-use rl_tests::{PostgresServer, RedisServer};
+use rl_tests::{DatabaseServer, PostgresServer, RedisServer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};

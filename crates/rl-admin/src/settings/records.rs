@@ -27,9 +27,11 @@ impl RecordsSettings {
     /// Returns an error that names the variable and the expected value.
     pub fn read(read: impl Fn(&'static str) -> Option<String>) -> Result<Self, InvalidSetting> {
         const DATABASE: &str = "DATABASE_URL";
-        let expected = "expected postgres://user:password@host/database, mysql://… or sqlite://file";
+        const KINDS: [&str; 5] = ["postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
+        let expected =
+            "expected postgres://user:password@host/database, mysql://… or sqlite://file";
         let database = read(DATABASE).ok_or_else(|| InvalidSetting::new(DATABASE, expected))?;
-        if !["postgres:", "postgresql:", "sqlite:"].iter().any(|kind| database.starts_with(kind)) {
+        if !KINDS.iter().any(|kind| database.starts_with(kind)) {
             let unknown = format!("unknown kind of database: {expected}");
             return Err(InvalidSetting::new(DATABASE, unknown));
         }
