@@ -236,7 +236,7 @@ impl HttpLimiter {
         context: &RequestContext,
     ) -> MaybeReady<Decision> {
         if observe::may_decisions_be_logged() {
-            self.decide_in_span(request, context)
+            self.start_decision_in_span(request, context)
         } else {
             self.start_decision(request, context)
         }
@@ -536,7 +536,7 @@ impl HttpLimiter {
     /// Decides a request inside a span that logs its request ids.
     #[cold]
     #[inline(never)]
-    fn decide_in_span(
+    fn start_decision_in_span(
         &self,
         request: &dyn RequestInfo,
         context: &RequestContext,

@@ -74,7 +74,6 @@ impl Settings {
     }
 
     /// Returns how a request over its limits is handled.
-    #[inline]
     pub(super) fn over_limit(&self, request: &dyn RequestInfo) -> OverLimit {
         self.on_over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request))
     }

@@ -231,7 +231,6 @@ impl Decision {
 
     /// Returns the decision that the public methods describe: the one on the governing part, or
     /// this one if there is no such part.
-    #[inline]
     fn described(&self) -> &Self {
         self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
     }
@@ -374,7 +373,6 @@ impl Decision {
     /// Returns the policy under which the request was decided; `None` if neither a store nor the
     /// policy itself decided.
     #[must_use]
-    #[inline]
     pub fn policy(&self) -> Option<&Policy> {
         self.described().statuses.policy()
     }
