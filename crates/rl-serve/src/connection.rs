@@ -1,7 +1,7 @@
 //! One connection: its requests, and its end.
 
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{self, pending};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -179,6 +179,18 @@ impl Service<Request<Incoming>> for ConnectionService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let request_in_progress = InProgress::new(&self.activity);
         let is_http2 = request.version() == Version::HTTP_2;
+        // hyper reads both versions if it handles upgrades.
+        let is_other_version = match self.connections.protocol {
+            Protocol::Http1 => is_http2,
+            Protocol::Http2 => !is_http2,
+            Protocol::Both => false,
+        };
+        if is_other_version {
+            let mut response =
+                Response::new(CountedBody { body: Body::empty(), request_in_progress });
+            *response.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
+            return Box::pin(future::ready(Ok(response)));
+        }
         if is_http2 {
             self.activity.is_http2.store(true, Ordering::Relaxed);
         }

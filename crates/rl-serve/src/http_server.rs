@@ -73,7 +73,7 @@ impl HttpServer {
             timeouts: Timeouts::default(),
             max_connections: Semaphore::MAX_PERMITS,
             max_age: None,
-            max_streams: 1_000,
+            max_streams: 256,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -112,7 +112,7 @@ impl HttpServer {
     }
 
     /// Sets the maximum number of requests that a connection over HTTP/2 may have in progress.
-    /// Defaults to 1 000.
+    /// Defaults to 256.
     pub fn max_concurrent_streams(self, max: u32) -> Self {
         Self { max_streams: max, ..self }
     }

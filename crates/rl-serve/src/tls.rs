@@ -186,9 +186,17 @@ impl Certificates {
     }
 }
 
+/// Reads a regular file. A pipe could make the reader wait for ever.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+    }
+    fs::read(path)
+}
+
 impl Content {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        let read = |path: &Path| fs::read(path).map_err(|error| TlsError::new(path, error));
+        let read = |path: &Path| read(path).map_err(|error| TlsError::new(path, error));
         Ok(Self {
             cert: read(&files.cert)?,
             key: read(&files.key)?,
