@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::future::{join, join_all};
 use programs::{Gateway, OnOutage, RunningGateway, Service, decision_server};
+use reqwest::header::HeaderValue;
 use reqwest::{Client, StatusCode};
 use rl_tests::RedisServer;
 use rl_tests::web::eventually;
@@ -95,11 +96,23 @@ async fn forged_headers_give_a_client_no_other_counter() {
             }
         }
         // A request with more headers than the decision server reads must not count as undecided.
-        let many = (0..600).fold(client.get(gateway.url("/")), |request, number| {
-            request.header(format!("x-{number}"), "1")
-        });
-        let status = many.send().await.unwrap().status();
-        assert!(status.is_client_error(), "{kind:?}: {status}");
+        for (count, length) in
+            [(600, 1), (78, 1), (90, 1), (96, 1), (1, 11_500), (1, 14_900), (1, 15_200)]
+        {
+            let value = "1".repeat(length);
+            let many = (0..count).fold(client.get(gateway.url("/")), |request, number| {
+                request.header(format!("x-{number}"), &value)
+            });
+            let status = many.send().await.unwrap().status();
+            assert!(status.is_client_error(), "{kind:?}, {count} of {length} bytes: {status}");
+        }
+        // Bytes that are not UTF-8 must not make the call of the gateway fail.
+        for value in [&b"\xff"[..], b"caf\xe9"] {
+            let value = HeaderValue::from_bytes(value).unwrap();
+            let response = client.get(gateway.url("/")).header("x-consumer", value).send().await;
+            let status = response.unwrap().status();
+            assert!(status.is_client_error(), "{kind:?}: {status}");
+        }
         assert_eq!(service.requests(), 5, "{kind:?}");
     }))
     .await;

@@ -93,7 +93,7 @@ where
 }
 
 fn descriptor(key: &str, value: &str) -> RateLimitDescriptor {
-    let entries = vec![Entry { key: key.to_owned(), value: value.to_owned() }];
+    let entries = vec![Entry::new(key, value)];
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
 

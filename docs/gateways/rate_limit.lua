@@ -26,6 +26,11 @@ local OF_THE_CALL = set({
   'x-answered-by',
 })
 
+-- HAProxy cannot send more lines or bytes to the decision server. Such a request is rejected, because
+-- a client must not be able to prevent its decision.
+local MAX_LINES = 80
+local MAX_BYTES = 12000
+
 -- HAProxy counts the values of a header from 0.
 local function list(values)
   local lines = {}
@@ -37,11 +42,20 @@ end
 
 core.register_action('rate_limit', { 'http-req' }, function(txn)
   local headers = {}
+  local count = 0
+  local size = #txn.f:pathq()
   for name, values in pairs(txn.http:req_get_headers()) do
+    for index = 0, #values do
+      count = count + 1
+      size = size + #name + #values[index] + 4
+    end
     -- A client must not describe itself as another client.
     if not OMITTED[name] and name:sub(1, 12) ~= 'x-forwarded-' and name ~= 'forwarded' then
       headers[name] = list(values)
     end
+  end
+  if count > MAX_LINES or size > MAX_BYTES then
+    txn:done(txn:reply({ status = 431, body = 'the request has too many headers\n' }))
   end
   headers['x-forwarded-method'] = { txn.f:method() }
   headers['x-forwarded-uri'] = { txn.f:pathq() }

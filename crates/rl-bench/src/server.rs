@@ -257,7 +257,7 @@ impl Connection {
 /// `n`.
 fn call(descriptors: usize, n: usize) -> Bytes {
     let value = format!("10.1.{}.{}", n / 256, n % 256);
-    let entry = |key| Entry { key: format!("key-{key}"), value: value.clone() };
+    let entry = |key| Entry::new(&format!("key-{key}"), &value);
     let descriptor = |key| RateLimitDescriptor { entries: vec![entry(key)], ..Default::default() };
     let descriptors = (0..descriptors).map(descriptor).collect();
     let message = RateLimitRequest { domain: DOMAIN.to_owned(), descriptors, hits_addend: 0 };

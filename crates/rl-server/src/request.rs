@@ -220,6 +220,19 @@ impl GatewayRequest {
     }
 }
 
+/// Returns the text of a value that a client chooses. Bytes that are not UTF-8 become `%FF`: as an
+/// error, they would let the request pass through some gateways.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    let escaped = |byte: &u8| match byte.is_ascii() {
+        true => char::from(*byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().map(escaped).collect(),
+    }
+}
+
 impl RequestInfo for GatewayRequest {
     fn method(&self) -> &str {
         if self.method.is_empty() { "GET" } else { &self.method }

@@ -92,14 +92,20 @@ impl DecisionService {
     /// A request whose descriptors all have a cost of 0 charges nothing, also under the rules that
     /// match it.
     pub async fn decide_descriptors(&self, request: &GatewayRequest, mode: Mode) -> Reply {
-        let mode = if request.is_free() { Mode::Peek } else { mode };
         let admitted = self.admit(&self.descriptor_limiter, request);
         let selected = request.selected();
-        if !selected.iter().any(|part| part.counted == Counted::Later) {
+        let with = |counted| selected.iter().filter(move |part| part.counted == counted);
+        if with(Counted::Later).next().is_none() {
+            let mode = if request.is_free() { Mode::Peek } else { mode };
             return admitted.decide(request, mode).await;
         }
         let later = self.decide_later(request, mode).await;
-        if !later.is_allowed() || !selected.iter().any(|part| part.counted == Counted::Now) {
+        // A call that only charges units comes after the request, whose other rules have counted it
+        // before.
+        let mut later_costs = with(Counted::Later).map(|part| request.cost(part.position));
+        let is_after =
+            with(Counted::Now).next().is_none() && !later_costs.any(|cost| cost == Some(0));
+        if !later.is_allowed() || is_after || !admitted.is_counted() {
             return Reply { selected, ..later };
         }
         admitted.decide(request, mode).await
@@ -150,6 +156,11 @@ struct Admitted<'a> {
 }
 
 impl<'a> Admitted<'a> {
+    /// Returns whether a rule counts the request, or it is rejected.
+    const fn is_counted(&self) -> bool {
+        !matches!(self.admission, Admission::Exempt)
+    }
+
     /// Selects the rules of a request.
     fn new(limiter: &'a HttpLimiter, request: &GatewayRequest) -> Self {
         Self { limiter, admission: limiter.admit(request, None) }

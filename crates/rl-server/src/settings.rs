@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rl_serve::TlsFiles;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::domains::read_as;
+use crate::domains::{read_as, read_text};
 use crate::http::BearerToken;
 use crate::one_or_many;
 use crate::store_url;
@@ -443,11 +442,7 @@ fn expanded(text: &str) -> Result<String, String> {
 /// Returns a secret: the content of `file:PATH`, the value of `${NAME}`, or the text.
 fn secret(text: &str, folder: &Path) -> Result<String, String> {
     let Some(path) = text.strip_prefix("file:") else { return expanded(text) };
-    let path = folder.join(path);
-    let content = fs::read_to_string(&path).map_err(|error| {
-        // The error of a file that is not UTF-8 does not show its content.
-        format!("{}: {error}", path.display())
-    })?;
+    let content = read_text(&folder.join(path))?;
     Ok(content.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -576,7 +571,7 @@ mod tests {
             ("server: { token: file:/none }", "server: token: /none: No such file"),
             ("proxies: [10.0.0.0/33]", "proxies: "),
             ("server: { records: {} }", "server: records: database: expected postgres://"),
-            ("server: { records: { database: \"mysql://secret\" } }", "database: unknown kind of"),
+            ("server: { records: { database: \"oracle://secret\" } }", "database: unknown kind of"),
             (
                 "server: { records: { databse: x } }",
                 "server: records: databse: unknown setting, exp",

@@ -168,7 +168,7 @@ fn get(path: &str) -> http::request::Builder {
 
 /// Returns the call of Envoy.
 fn should_rate_limit() -> Request<Body> {
-    let entries = vec![Entry { key: "user".to_owned(), value: "abc".to_owned() }];
+    let entries = vec![Entry::new("user", "abc")];
     let message = RateLimitRequest {
         domain: "edge".to_owned(),
         descriptors: vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }],

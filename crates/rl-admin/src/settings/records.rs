@@ -142,7 +142,7 @@ mod tests {
     fn errors_name_the_variable_and_the_expected_value() {
         #[rustfmt::skip]
         let table = [
-            ("DATABASE_URL", "mysql://root:swordfish@host/x", "DATABASE_URL: unknown kind of database"),
+            ("DATABASE_URL", "oracle://root:swordfish@host/x", "DATABASE_URL: unknown kind of database"),
             ("RL_ZERO_MEANS", "nothing", "RL_ZERO_MEANS: expected blocked or unlimited"),
             ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR: \"-2\": expected -1 (no limit)"),
             ("RL_ANONYMOUS_PER_HOUR", "many", "RL_ANONYMOUS_PER_HOUR: \"many\": expected -1 (no limit)"),

@@ -10,9 +10,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
+use std::thread;
 
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
-use cel::{Context, Env, ExecutionError, Program, Value};
+use cel::{Context, Env, ExecutionError, ParseErrors, Program, Value};
 use rl_core::client_ip::ClientIp;
 
 use crate::request::Descriptor;
@@ -47,6 +48,42 @@ pub(super) struct Evaluation<'a> {
     context: OnceCell<Context<'static, 'static>>,
 }
 
+/// The maximum length of an expression, in bytes. It bounds the stack of its evaluation.
+const MAX_LEN: usize = 1_000;
+
+/// The maximum number of levels of an expression: of brackets, and of conditions after `?`.
+const MAX_LEVELS: usize = 24;
+
+/// The stack of the parser, which takes about 150 kB for each level without optimization.
+const STACK: usize = 64 << 20;
+
+/// Compiles a text with a stack that its length and its levels cannot exhaust, which would end the
+/// process.
+fn compile(text: &str) -> Result<Result<Program, ParseErrors>, String> {
+    let (mut level, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' | b'?' => level += 1,
+            b')' | b']' | b'}' => level = level.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(level);
+    }
+    if text.len() > MAX_LEN || deepest > MAX_LEVELS {
+        let begin: String = text.chars().take(40).collect();
+        return Err(format!(
+            "{begin:?}…: expected at most {MAX_LEN} bytes, and {MAX_LEVELS} levels of brackets"
+        ));
+    }
+    let compiled = thread::scope(|scope| {
+        let parser = thread::Builder::new().stack_size(STACK);
+        let parser = parser.spawn_scoped(scope, || ENVIRONMENT.compile(text));
+        parser.map(|parser| parser.join())
+    });
+    let compiled = compiled.map_err(|error| format!("no thread can be started: {error}"))?;
+    compiled.map_err(|_| format!("{text:?}: expected an expression of CEL"))
+}
+
 impl Expression {
     /// Compiles an expression.
     ///
@@ -55,7 +92,7 @@ impl Expression {
     /// Returns an error if the text is no expression, or uses a variable or function that does not
     /// exist.
     pub(super) fn new(text: &str) -> Result<Self, String> {
-        let program = ENVIRONMENT.compile(text).map_err(|errors| {
+        let program = compile(text)?.map_err(|errors| {
             let first = errors.errors.first();
             let place = first.map(|error| format!(", column {}: {}", error.pos.1, error.msg));
             format!("{text:?}{}: expected an expression of CEL", place.unwrap_or_default())

@@ -21,7 +21,7 @@ use super::messages::{
     RateLimitRequest, RateLimitResponse, Unit,
 };
 use super::unary::{unary, unimplemented};
-use crate::request::{Counted, Descriptor, Descriptors, GatewayRequest};
+use crate::request::{Counted, Descriptor, Descriptors, GatewayRequest, text_of};
 use crate::service::{DecisionService, Reply};
 
 /// The key of the dynamic metadata that names the rules in shadow that would have denied a request.
@@ -91,12 +91,21 @@ where
     }
 }
 
+/// The maximum number of descriptors of a request, whose rules are found one by one. At most eight
+/// rules may count a request.
+const MAX_DESCRIPTORS: usize = 256;
+
 impl TryFrom<RateLimitRequest> for Descriptors {
     type Error = Status;
 
     fn try_from(request: RateLimitRequest) -> Result<Self, Status> {
         // A request without a cost costs one unit.
         let hits = u64::from(request.hits_addend.max(1));
+        if request.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(Status::invalid_argument(format!(
+                "descriptors: expected at most {MAX_DESCRIPTORS}"
+            )));
+        }
         let list = request.descriptors.into_iter().map(Descriptor::try_from);
         Ok(Self { domain: request.domain, list: list.collect::<Result<_, _>>()?, hits })
     }
@@ -112,7 +121,8 @@ impl TryFrom<RateLimitDescriptor> for Descriptor {
                 "is_negative_hits: expected false, because units are not refunded",
             ));
         }
-        let entries = descriptor.entries.into_iter().map(|entry| (entry.key, entry.value));
+        let entries =
+            descriptor.entries.iter().map(|entry| (text_of(&entry.key), text_of(&entry.value)));
         Ok(Self {
             entries: entries.collect(),
             limit: descriptor.limit.as_ref().map(limit).transpose()?,

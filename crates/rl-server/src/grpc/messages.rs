@@ -40,12 +40,23 @@ pub struct RateLimitDescriptor {
 /// A key and a value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Entry {
+    // Gateways send headers of clients, which need not be UTF-8. A `string` of Protocol Buffers has
+    // the same bytes, but the whole message would be refused, after which a gateway may let the
+    // request pass.
     /// The key.
-    #[prost(string, tag = "1")]
-    pub key: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
     /// The value.
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+}
+
+impl Entry {
+    /// Creates an entry.
+    #[must_use]
+    pub fn new(key: &str, value: &str) -> Self {
+        Self { key: key.into(), value: value.into() }
+    }
 }
 
 /// A limit that the gateway sets.

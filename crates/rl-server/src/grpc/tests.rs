@@ -5,9 +5,10 @@ mod envoy_types;
 mod kuadrant;
 
 use indexmap::IndexMap;
-use rl_core::RateLimiter;
+use prost::Message;
 use rl_core::adapter::HttpLimiter;
-use rl_core::rules::Rules;
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::{Limit, RateLimiter};
 
 use super::EnvoyService;
 use super::messages::{
@@ -22,10 +23,18 @@ fn service(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> Envoy
 }
 
 fn decisions(rules: impl IntoIterator<Item = (&'static str, DomainRule)>) -> DecisionService {
+    decisions_beside(Rules::new(), rules)
+}
+
+/// Creates a service with these rules of the domain `edge`, beside rules that match requests.
+fn decisions_beside(
+    matching: Rules,
+    rules: impl IntoIterator<Item = (&'static str, DomainRule)>,
+) -> DecisionService {
     let rules: IndexMap<_, _> =
         rules.into_iter().map(|(name, rule)| (name.to_owned(), rule)).collect();
     let domains = IndexMap::from([("edge".to_owned(), rules)]);
-    let rules = compile(&domains, Rules::new(), None).unwrap();
+    let rules = compile(&domains, matching, None).unwrap();
     let limiter = RateLimiter::builder().rules(rules).build().unwrap();
     DecisionService::new(HttpLimiter::new(limiter))
 }
@@ -36,9 +45,7 @@ fn rule(descriptor: &[&str], limits: &[&str]) -> DomainRule {
 }
 
 fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entries = entries
-        .iter()
-        .map(|(key, value)| Entry { key: (*key).to_owned(), value: (*value).to_owned() });
+    let entries = entries.iter().map(|(key, value)| Entry::new(key, value));
     RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
 }
 
@@ -176,6 +183,52 @@ async fn the_numbers_of_an_undisclosed_rule_are_in_no_status_and_no_header() {
         assert_eq!(shown("retry-after").is_none(), is_allowed);
         let body = String::from_utf8_lossy(&response.raw_body);
         assert!(!body.contains("day") && !body.contains("fleet"), "{body}");
+    }
+}
+
+/// Fault: a header that is not UTF-8 was an error of the whole call, after which Envoy lets the
+/// request pass.
+#[tokio::test]
+async fn values_that_are_not_utf_8_are_counted_and_never_an_error() {
+    let service = service([("user", rule(&["user"], &["1/minute"]))]);
+    let entry = Entry { key: b"user".into(), value: b"caf\xe9".into() };
+    let wire = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    let wire = RateLimitDescriptor::decode(&*wire.encode_to_vec()).unwrap();
+    for expected in [Code::Ok, Code::OverLimit] {
+        assert_eq!(call(&service, std::slice::from_ref(&wire)).await.0, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_too_many_descriptors_is_refused_at_once() {
+    let service = service([("user", rule(&["user"], &["1/minute"]))]);
+    let of = |count| RateLimitRequest {
+        domain: "edge".into(),
+        descriptors: vec![descriptor(&[("other", "x")]); count],
+        hits_addend: 0,
+    };
+    assert!(service.should_rate_limit(of(256)).await.is_ok());
+    let error = service.should_rate_limit(of(257)).await.unwrap_err();
+    assert_eq!(error.message(), "descriptors: expected at most 256");
+}
+
+/// Fault: rules that match a request did not count it beside a rule that is charged after it.
+#[tokio::test]
+async fn rules_that_match_count_a_request_beside_a_rule_that_is_charged_after_it() {
+    let login = Rule::named("login").matching(Match::new().path("/login"));
+    let matching = Rules::new().rule(login.limit(Limit::per_minute(2)));
+    let tokens = DomainRule { charge: Charge::After, ..rule(&["user"], &["100/hour"]) };
+    let service = EnvoyService::new(decisions_beside(matching, [("tokens", tokens)]));
+    let ask = async |hits| {
+        let user = descriptor(&[("user", "a")]);
+        let user = RateLimitDescriptor { hits_addend: Some(hits), ..user };
+        call(&service, &[user, descriptor(&[("path", "/login")])]).await.0
+    };
+    // The call after a request charges its units alone.
+    for (hits, expected) in
+        [(0, Code::Ok), (5, Code::Ok), (0, Code::Ok), (5, Code::Ok), (0, Code::OverLimit)]
+    {
+        assert_eq!(ask(hits).await, expected, "{hits}");
     }
 }
 

@@ -11,9 +11,10 @@ use tonic::server::Grpc;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-/// The largest message that the services read, in bytes. A gateway sends a few values of headers, and
-/// Envoy limits all headers of a request to 60 KiB.
-const MAX_MESSAGE: usize = 256 << 10;
+/// The largest message that the services read, in bytes. Envoy limits all headers of a request to
+/// 60 KiB, and may send one of them in each of sixteen descriptors. A larger message is an error,
+/// after which it may let the request pass.
+const MAX_MESSAGE: usize = 1 << 20;
 
 /// Decodes the message of a call, and encodes the message that `handle` returns.
 pub(super) async fn unary<B, In, Out, Fut>(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use prost_types::value::Kind;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::decide::status_of;
-use super::json_body;
+use super::json_body::{self, require_json};
 use super::problem::Problem;
 use super::settings::HttpState;
 use crate::grpc::messages::{
@@ -56,6 +56,10 @@ pub(super) async fn decide_json(
     State(state): State<Arc<HttpState>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
+    // A page of another site could otherwise use the browser of an administrator.
+    if request.headers().contains_key(header::ORIGIN) {
+        require_json(request.headers())?;
+    }
     let request: RequestJson = json_body::read(request.into_body()).await?;
     let request = RateLimitRequest::from(request);
     let count = request.descriptors.len();
@@ -113,7 +117,7 @@ struct Uint64Json(u64);
 
 impl From<RequestJson> for RateLimitRequest {
     fn from(request: RequestJson) -> Self {
-        let entry = |EntryJson { key, value }| Entry { key, value };
+        let entry = |EntryJson { key, value }| Entry::new(&key, &value);
         let descriptors = request.descriptors.into_iter().map(|descriptor| RateLimitDescriptor {
             is_negative_hits: false,
             entries: descriptor.entries.into_iter().map(entry).collect(),

@@ -7,7 +7,7 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, header};
 
 use super::problem::Problem;
-use crate::request::GatewayRequest;
+use crate::request::{GatewayRequest, text_of};
 
 /// The prefix of the paths of `/authz/…`.
 const AUTHZ: &str = "/authz";
@@ -137,13 +137,6 @@ fn optional(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> 
     };
     // The client chooses the value. Bytes that are not UTF-8 must not be an error, because some
     // gateways let requests pass when the call fails.
-    let text = match std::str::from_utf8(value) {
-        Ok(text) => text.to_owned(),
-        Err(_) => value.iter().map(|byte| escaped(*byte)).collect(),
-    };
+    let text = text_of(value);
     Ok((!text.is_empty()).then_some(text))
-}
-
-fn escaped(byte: u8) -> String {
-    if byte.is_ascii() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
 }

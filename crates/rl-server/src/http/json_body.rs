@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody, to_bytes};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -40,6 +40,18 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
+}
+
+/// Requires the media type of JSON, which a page of another site cannot send to a server on the
+/// machine of a browser.
+pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let media = headers.get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
+    let media = media.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = "Content-Type: expected application/json";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
 fn too_long() -> Problem {

@@ -46,12 +46,13 @@ mod v1;
 
 use std::sync::Arc;
 
+use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::header::{self, CONTENT_TYPE};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{any, get};
-use axum::{Json, Router};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -112,8 +113,9 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .split_for_parts();
-    let document = Arc::new(document);
-    let openapi = async move || Json(OpenApi::clone(&document));
+    // Clients may leave responses unread, which then share one text.
+    let document = Bytes::from(document.to_json().expect("a document has no other keys than text"));
+    let openapi = async move || ([(CONTENT_TYPE, "application/json")], document);
     routes
         .route("/authz", any(decide::under_authz))
         .route("/authz/", any(decide::under_authz))

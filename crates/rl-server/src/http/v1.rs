@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use rl_core::Permit;
 use rl_core::store::Mode;
@@ -15,7 +15,7 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::check_answer::CheckAnswer;
 use super::check_input::{AcquireInput, CheckInput, check_cost};
-use super::json_body;
+use super::json_body::{self, require_json};
 use super::problem::Problem;
 use super::settings::HttpState;
 use crate::permits::HeldPermit;
@@ -231,16 +231,4 @@ async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     let (head, body) = request.into_parts();
     require_json(&head.headers)?;
     json_body::read(body).await
-}
-
-/// Requires the media type of JSON, which a page of another site cannot send to a server on the
-/// machine of a browser.
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
-    let media = media.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    if media.eq_ignore_ascii_case("application/json") {
-        return Ok(());
-    }
-    let message = "Content-Type: expected application/json";
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }

@@ -47,8 +47,7 @@ impl Server {
     async fn call(&self, domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitResponse {
         let descriptors = descriptors.iter().map(|entries| {
             let entries = entries.iter();
-            let entries = entries
-                .map(|(key, value)| Entry { key: (*key).to_owned(), value: (*value).to_owned() });
+            let entries = entries.map(|(key, value)| Entry::new(key, value));
             RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
         });
         let request = RateLimitRequest {

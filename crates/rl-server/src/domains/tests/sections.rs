@@ -204,3 +204,27 @@ domains:
         }
     }
 }
+
+/// Fault: the parser of CEL needs a stack for each level, and its end ended the process.
+#[test]
+fn expressions_of_any_depth_are_read_or_refused() {
+    let nested = |count: usize, open: &str, inner: &str, close: &str| {
+        format!("{}{inner}{}", open.repeat(count), close.repeat(count))
+    };
+    for expression in [
+        nested(24, "(", "true", ")"),
+        nested(24, "[", "1", "]") + " == []",
+        nested(100_000, "(", "true", ")"),
+        nested(25, "size([", "", "])"),
+        nested(24, "true ? ", "true", " : false"),
+        nested(90, "true || ", "true", ""),
+        nested(900, "!", "true", ""),
+        nested(900, "-", "1", "") + " == 1",
+        nested(490, "1+", "1", "") + " == 1",
+        "descriptors[0]".to_owned() + &".a".repeat(490),
+    ] {
+        let text = format!("domains: {{ d: {{ r: {{ when: '{expression}', limits: 1/day }} }} }}");
+        let read = read_sections(Path::new("a.yaml"), &text, Rules::new(), None);
+        assert!(read.is_ok() || read.unwrap_err().contains("expected"), "{expression:.60}");
+    }
+}

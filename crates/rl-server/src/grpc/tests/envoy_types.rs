@@ -55,10 +55,7 @@ fn their_header(text: &str) -> EnvoyHeader {
 fn requests_have_the_bytes_of_envoy() {
     for hits in [None, Some(0), Some(1), Some(u64::MAX)] {
         for is_negative_hits in [false, true] {
-            let entries = vec![
-                Entry { key: "remote_address".into(), value: "192.0.2.1".into() },
-                Entry { key: String::new(), value: "ü".into() },
-            ];
+            let entries = vec![Entry::new("remote_address", "192.0.2.1"), Entry::new("", "ü")];
             let limit = RateLimitOverride { requests_per_unit: 42, unit: Unit::Month.into() };
             let ours = RateLimitDescriptor {
                 entries: entries.clone(),
@@ -71,7 +68,10 @@ fn requests_have_the_bytes_of_envoy() {
                 descriptors: vec![ours, RateLimitDescriptor::default()],
                 hits_addend: 7,
             };
-            let entry = |entry: Entry| of_descriptor::Entry { key: entry.key, value: entry.value };
+            let entry = |entry: Entry| of_descriptor::Entry {
+                key: String::from_utf8(entry.key).unwrap(),
+                value: String::from_utf8(entry.value).unwrap(),
+            };
             let theirs = EnvoyDescriptor {
                 entries: entries.into_iter().map(entry).collect(),
                 limit: Some(of_descriptor::RateLimitOverride {
