@@ -8,6 +8,7 @@ mod mariadb;
 mod outage;
 mod roles;
 mod storage;
+mod subscriptions;
 mod tiers;
 
 use std::any::Any;

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use crate::history::HistoryValue;
 use crate::record::RecordContent;
+use crate::subscription::SubscriptionContent;
 use crate::tier::TierContent;
 
 /// One entry of the audit history: a change, a reset of counters, or a request that was refused.
@@ -45,6 +46,17 @@ pub enum AuditEvent {
         before: Option<TierContent>,
         /// The content after the change; `None` if the tier was deleted.
         after: Option<TierContent>,
+    },
+    /// A subscription was created, or its status or its dates were changed.
+    Subscription {
+        /// The id of the subscription.
+        id: String,
+        /// The consumer of the subscription.
+        consumer: String,
+        /// The content before the change; `None` if the subscription was created.
+        before: Option<SubscriptionContent>,
+        /// The content after the change.
+        after: Option<SubscriptionContent>,
     },
     /// A consumer or an API key was put into a tier, or removed from it.
     Member {

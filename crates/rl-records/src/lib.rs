@@ -50,6 +50,9 @@
 //! While a member has an active record, the record replaces the tier in every period. API keys can
 //! have a tier too, but no records: see [`RecordSourceBuilder::tiers_of_keys`].
 //!
+//! A [subscription](Subscriptions) gives a consumer the limits of a tier as a record, with dates and
+//! a [status](SubscriptionStatus). Its record is added to the other records of the consumer.
+//!
 //! # When a change takes effect
 //!
 //! * In the process that made the change: with the next request.
@@ -97,6 +100,7 @@ mod revision;
 
 mod record;
 mod resource;
+mod subscription;
 mod tier;
 
 mod active;
@@ -110,14 +114,15 @@ pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
 pub use database::{
     AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
-    Records, RecordsOptions, Resources, Tiers,
+    Records, RecordsOptions, Resources, SubscriptionQuery, Subscriptions, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
 pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use record::{Record, RecordContent};
-pub use record_id::{InvalidRecordId, RecordId};
+pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
 pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats};
+pub use subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
 pub use tier::{Tier, TierContent, TierMember};

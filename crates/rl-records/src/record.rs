@@ -8,7 +8,7 @@ use crate::record_id::RecordId;
 use crate::revision::Revised;
 
 /// The last microsecond of the year 9999, the latest time that RFC 3339 can express.
-const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
+pub(crate) const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
 /// The content of a record: the limits of a consumer from one date to another.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::history::{Change, HistoryValue};
 /// The largest number of characters of a path or an id that an entry stores.
 const MAX_CHARS: usize = 500;
 
-/// The audit history: changes of records and tiers, resets of counters, and refused requests.
+/// The audit history: changes of records, tiers and subscriptions, resets of counters, and refused requests.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditLog<'a> {
     database: &'a Arc<Database>,
@@ -38,12 +38,12 @@ impl<'a> AuditLog<'a> {
         let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
         match &query.consumer {
             Some(consumer) => sql.push(
-                " kind IN ('record', 'consumer', 'reset', 'refusal') AND owner = ?",
+                " kind IN ('record', 'subscription', 'consumer', 'reset', 'refusal') AND owner = ?",
                 [without_nul(consumer).into()],
             ),
             None => sql.push(
-                " kind IN ('record', 'tier', 'consumer', 'key', 'reset', 'subject_reset', \
-                 'refusal')",
+                " kind IN ('record', 'tier', 'subscription', 'consumer', 'key', 'reset', \
+                 'subject_reset', 'refusal')",
                 [],
             ),
         }
@@ -127,6 +127,10 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
         Kind::Tier => {
             let Change { before, after, .. } = history::change(row)?;
             AuditEvent::Tier { name: owner, before, after }
+        }
+        Kind::Subscription => {
+            let Change { item, before, after, .. } = history::change(row)?;
+            AuditEvent::Subscription { id: item, consumer: owner, before, after }
         }
         Kind::Consumer | Kind::Key => {
             let Change { before, after, .. } = history::change(row)?;

@@ -4,6 +4,7 @@ pub(crate) enum Kind {
     Record,
     Resource,
     Tier,
+    Subscription,
     // A consumer, or a key, was put into a tier or removed from its tier.
     Consumer,
     Key,
@@ -15,10 +16,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Record,
         Self::Resource,
         Self::Tier,
+        Self::Subscription,
         Self::Consumer,
         Self::Key,
         Self::Reset,
@@ -31,6 +33,7 @@ impl Kind {
             Self::Record => "record",
             Self::Resource => "resource",
             Self::Tier => "tier",
+            Self::Subscription => "subscription",
             Self::Consumer => "consumer",
             Self::Key => "key",
             Self::Reset => "reset",

@@ -8,8 +8,10 @@
 //! handle, open                    the pools of a database, and the caches to notify
 //! transaction                     a change: begun, numbered, committed, announced
 //! history, table                  objects with revisions, and one history row for each change
-//! record_table, tier_members      the rows of each kind of object
-//! records, tiers, resources       the public operations
+//! record_table, tier_members,
+//! subscription_table              the rows of each kind of object
+//! records, tiers, resources,
+//! subscriptions                   the public operations
 //! lookups, change_log             the queries of sources
 //! ```
 
@@ -32,6 +34,8 @@ mod records;
 mod resources;
 mod row;
 mod statement;
+mod subscription_table;
+mod subscriptions;
 mod table;
 mod tier_members;
 mod tiers;
@@ -43,10 +47,11 @@ pub use options::RecordsOptions;
 pub use record_query::{RecordCursor, RecordPage, RecordQuery};
 pub use records::Records;
 pub use resources::Resources;
+pub use subscriptions::{SubscriptionQuery, Subscriptions};
 pub use tiers::Tiers;
 
 pub(crate) use change_log::{ChangesSince, Position, changes_since, last_change};
 pub(crate) use handle::{CHANNEL, Database, Listener};
 pub(crate) use kind::Kind;
 pub(crate) use lookup_limiter::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
-pub(crate) use lookups::{consumer_records, key_tier, resource_limit};
+pub(crate) use lookups::{ConsumerLimits, consumer_records, key_tier, resource_limit};

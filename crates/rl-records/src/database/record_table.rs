@@ -142,8 +142,8 @@ pub(super) async fn blocks(
 /// The maximum number of records that [`similar`] returns.
 const MAX_SIMILAR: i64 = 10;
 
-/// Reads the records that do not block and have the consumer, API name, version and bank of
-/// `content`.
+/// Reads the records that do not block, that no subscription owns, and that have the consumer, API
+/// name, version and bank of `content`.
 pub(super) async fn similar(
     runner: impl Runner,
     content: &RecordContent,
@@ -157,6 +157,10 @@ pub(super) async fn similar(
     ] {
         sql.push(condition, [value.as_deref().unwrap_or_default().into()]);
     }
+    sql.push(
+        " AND NOT EXISTS (SELECT 1 FROM rl_subscriptions WHERE record_id = rate_limiting_id)",
+        [],
+    );
     sql.push(" ORDER BY from_date, rate_limiting_id LIMIT ?", [MAX_SIMILAR.into()]);
     records(&sql.on(runner).await?)
 }
@@ -167,11 +171,11 @@ pub(super) fn records(rows: &[AnyRow]) -> Result<Vec<Record>, DatabaseError> {
 }
 
 /// Creates a record.
-pub(super) async fn insert(
+pub(super) async fn insert<T>(
     transaction: &mut Transaction,
     content: RecordContent,
     by: Author<'_>,
-) -> Result<Record, ChangeError<Record>> {
+) -> Result<Record, ChangeError<T>> {
     let now = transaction.now();
     let record = Record {
         id: RecordId::random(),
@@ -190,12 +194,12 @@ pub(super) async fn insert(
 }
 
 /// Replaces the content of a record.
-pub(super) async fn update(
+pub(super) async fn update<T>(
     transaction: &mut Transaction,
     before: &Record,
     content: RecordContent,
     by: Author<'_>,
-) -> Result<Record, ChangeError<Record>> {
+) -> Result<Record, ChangeError<T>> {
     let after = Record {
         content,
         updated_by: by.name().to_owned(),
@@ -211,11 +215,11 @@ pub(super) async fn update(
 }
 
 /// Deletes a record.
-pub(super) async fn delete(
+pub(super) async fn delete<T>(
     transaction: &mut Transaction,
     record: &Record,
     by: Author<'_>,
-) -> Result<(), ChangeError<Record>> {
+) -> Result<(), ChangeError<T>> {
     check_effect(transaction, record.id, Some(&record.content), None, by).await?;
     let change = transaction.next_change().await?;
     table::delete(transaction, change, record, by.name()).await?;
@@ -224,10 +228,10 @@ pub(super) async fn delete(
 
 /// Adds up the limits of this record and of all records that overlap with it. Checks that the sums
 /// can be stored.
-async fn check_sum(
+async fn check_sum<T>(
     transaction: &mut Transaction,
     record: &Record,
-) -> Result<(), ChangeError<Record>> {
+) -> Result<(), ChangeError<T>> {
     let RecordContent { consumer_id, limits, from_date, to_date, .. } = &record.content;
     let others = overlapping(&mut **transaction, consumer_id, *from_date, *to_date).await?;
     for period in CallPeriod::ALL {
@@ -246,13 +250,13 @@ async fn check_sum(
 }
 
 /// Checks that the author may block or unblock the consumer, if the change has such an effect.
-async fn check_effect(
+async fn check_effect<T>(
     transaction: &mut Transaction,
     id: RecordId,
     before: Option<&RecordContent>,
     after: Option<&RecordContent>,
     by: Author<'_>,
-) -> Result<(), ChangeError<Record>> {
+) -> Result<(), ChangeError<T>> {
     let Some(content) = after.or(before) else { return Ok(()) };
     if by.may_both() {
         return Ok(());

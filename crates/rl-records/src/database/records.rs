@@ -14,6 +14,8 @@ use super::options::RecordsOptions;
 use super::record_query::{RecordPage, RecordQuery};
 use super::record_table;
 use super::resources::Resources;
+use super::subscription_table::check_unowned;
+use super::subscriptions::Subscriptions;
 use super::tier_members;
 use super::tiers::Tiers;
 use super::transaction::Transaction;
@@ -25,8 +27,8 @@ use crate::record::{Record, RecordContent, check_name};
 use crate::record_id::RecordId;
 use crate::revision::Expected;
 
-/// A database of limits: dated records of consumers, [tiers](Self::tiers), and limits of
-/// [resources](Self::resources).
+/// A database of limits: dated records of consumers, [tiers](Self::tiers),
+/// [subscriptions](Self::subscriptions), and limits of [resources](Self::resources).
 ///
 /// Clones are cheap and share the connections.
 #[derive(Clone, Debug)]
@@ -65,6 +67,12 @@ impl Records {
     #[must_use]
     pub fn tiers(&self) -> Tiers<'_> {
         Tiers::new(&self.database)
+    }
+
+    /// Returns the subscriptions of consumers to tiers.
+    #[must_use]
+    pub fn subscriptions(&self) -> Subscriptions<'_> {
+        Subscriptions::new(&self.database)
     }
 
     /// Returns the limits of resources.
@@ -134,8 +142,8 @@ impl Records {
     /// # Errors
     ///
     /// Returns the errors of [`create`](Self::create), and an error if the record belongs to
-    /// another consumer. Returns [`ChangeError::NotFound`] if there is no such record, and
-    /// [`ChangeError::Conflict`] if the record is not as expected.
+    /// another consumer or to a subscription. Returns [`ChangeError::NotFound`] if there is no such
+    /// record, and [`ChangeError::Conflict`] if the record is not as expected.
     pub async fn update(
         &self,
         id: RecordId,
@@ -176,6 +184,7 @@ impl Records {
         let mut transaction = Transaction::begin(&self.database).await?;
         let current = record_table::find(&mut *transaction, id).await?;
         let before = expected.check_existing(current)?;
+        check_unowned(&mut transaction, id).await?;
         if content.consumer_id != before.content.consumer_id {
             let expected = "the consumer that the record belongs to";
             return Err(InvalidField::new("consumer_id", content.consumer_id, expected).into());
@@ -189,7 +198,7 @@ impl Records {
     /// Replaces the consumer's record that has the API name, version and bank of `content`. Creates
     /// a record if there is none.
     ///
-    /// Records that block are ignored.
+    /// Records that block, and records of subscriptions, are ignored.
     ///
     /// # Errors
     ///
@@ -225,8 +234,9 @@ impl Records {
     /// # Errors
     ///
     /// Returns [`ChangeError::NotFound`] if there is no such record, and [`ChangeError::Conflict`]
-    /// if the record is not as expected. Returns an error if the deletion blocks or unblocks the
-    /// consumer and the author lacks that right, or if the database fails.
+    /// if the record is not as expected. Returns an error if the record belongs to a subscription,
+    /// if the deletion blocks or unblocks the consumer and the author lacks that right, or if the
+    /// database fails.
     pub async fn delete(
         &self,
         id: RecordId,
@@ -238,6 +248,7 @@ impl Records {
         let mut transaction = Transaction::begin(&self.database).await?;
         let current = record_table::find(&mut *transaction, id).await?;
         let before = expected.into().check_existing(current)?;
+        check_unowned(&mut transaction, id).await?;
         record_table::delete(&mut transaction, &before, by).await?;
         transaction.commit(Kind::Record, &before.content.consumer_id).await?;
         Ok(before)

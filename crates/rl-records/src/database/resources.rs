@@ -174,7 +174,7 @@ impl NamedContent for ResourceLimitContent {
         self.checked()
     }
 
-    async fn check_change(
+    async fn prepare_change(
         _: &mut Transaction,
         before: Option<&Self>,
         after: Option<&Self>,

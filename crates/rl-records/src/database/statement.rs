@@ -21,11 +21,18 @@ pub(super) enum Bound {
     Text(String),
     OptionalText(Option<String>),
     Number(i64),
+    OptionalNumber(Option<i64>),
 }
 
 impl From<i64> for Bound {
     fn from(number: i64) -> Self {
         Self::Number(number)
+    }
+}
+
+impl From<Option<i64>> for Bound {
+    fn from(number: Option<i64>) -> Self {
+        Self::OptionalNumber(number)
     }
 }
 
@@ -108,6 +115,7 @@ impl Sql {
             Bound::Text(text) => query.bind(text),
             Bound::OptionalText(text) => query.bind(text),
             Bound::Number(number) => query.bind(number),
+            Bound::OptionalNumber(number) => query.bind(number),
         })
     }
 }

@@ -162,10 +162,11 @@ pub(super) trait NamedContent: HistoryValue + Clone {
     fn checked(self) -> Result<Self, InvalidField>;
 
     /// Checks that the author may make a change, and that no other table forbids it. For example, a
-    /// tier with members cannot be deleted.
+    /// tier with members cannot be deleted. Then changes the rows that depend on the content, such
+    /// as the records of subscriptions to a tier.
     ///
     /// Runs before the change, in the same transaction.
-    fn check_change(
+    fn prepare_change(
         transaction: &mut Transaction,
         before: Option<&Self>,
         after: Option<&Self>,
@@ -252,7 +253,7 @@ pub(super) async fn create_named<T: NamedContent>(
     let mut transaction = Transaction::begin(database).await?;
     let current = find(&mut *transaction, content.name()).await?;
     Expected::Nothing.check(current)?;
-    T::check_change(&mut transaction, None, Some(&content), author).await?;
+    T::prepare_change(&mut transaction, None, Some(&content), author).await?;
     let change = transaction.next_change().await?;
     let created = Revisioned::new(content, author.name(), transaction.now(), change);
     insert(&mut transaction, change, &created, author.name()).await?;
@@ -272,7 +273,7 @@ pub(super) async fn update_named<T: NamedContent>(
     let mut transaction = Transaction::begin(database).await?;
     let current = find(&mut *transaction, content.name()).await?;
     let before: Revisioned<T> = expected.check_existing(current)?;
-    T::check_change(&mut transaction, Some(&before.content), Some(&content), author).await?;
+    T::prepare_change(&mut transaction, Some(&before.content), Some(&content), author).await?;
     let change = transaction.next_change().await?;
     let after = before.with_content(content, author.name(), transaction.now(), change);
     update(&mut transaction, change, &before, &after, author.name()).await?;
@@ -291,7 +292,7 @@ pub(super) async fn delete_named<T: NamedContent>(
     let mut transaction = Transaction::begin(database).await?;
     let current = find(&mut *transaction, name).await?;
     let before: Revisioned<T> = expected.check_existing(current)?;
-    T::check_change(&mut transaction, Some(&before.content), None, author).await?;
+    T::prepare_change(&mut transaction, Some(&before.content), None, author).await?;
     let change = transaction.next_change().await?;
     delete(&mut transaction, change, &before, author.name()).await?;
     transaction.commit(T::KIND, name).await?;

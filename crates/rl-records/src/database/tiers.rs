@@ -8,6 +8,7 @@ use super::history;
 use super::kind::Kind;
 use super::row::{LIMIT_COLUMNS, limit_values, limits, text};
 use super::statement::Bound;
+use super::subscription_table;
 use super::table::{self, METADATA, NamedContent};
 use super::tier_members;
 use super::transaction::Transaction;
@@ -79,7 +80,8 @@ impl<'a> Tiers<'a> {
         table::list_named(&self.database.reads, after, limit).await
     }
 
-    /// Replaces the limits of a tier. They apply to the next request of every member.
+    /// Replaces the limits of a tier. They apply to the next request of every member, and of every
+    /// consumer with a [subscription](crate::Subscriptions) to the tier.
     ///
     /// # Errors
     ///
@@ -95,13 +97,14 @@ impl<'a> Tiers<'a> {
         table::update_named(self.database, content, expected.into(), by.into()).await
     }
 
-    /// Deletes a tier without members. Returns the deleted tier.
+    /// Deletes a tier without members and without subscriptions that are not cancelled. Returns the
+    /// deleted tier.
     ///
     /// # Errors
     ///
     /// Returns [`ChangeError::NotFound`] if no tier has this name, and [`ChangeError::Conflict`] if
     /// the tier is not as expected. Returns an error if the tier still has members, because they
-    /// would fall back to the defaults, or if the database fails.
+    /// would fall back to the defaults, or subscriptions, or if the database fails.
     pub async fn delete(
         self,
         name: &str,
@@ -210,7 +213,7 @@ impl NamedContent for TierContent {
         self.checked()
     }
 
-    async fn check_change(
+    async fn prepare_change(
         transaction: &mut Transaction,
         before: Option<&Self>,
         after: Option<&Self>,
@@ -221,16 +224,24 @@ impl NamedContent for TierContent {
                 let aggregation = transaction.aggregation();
                 let is_blocked = |tier| aggregation.is_blocked_in(Some(tier));
                 let effect = Effect::of(is_blocked(before), is_blocked(after));
-                // If a tier has no members, its change blocks and unblocks nothing.
+                // If a tier is not used, its change blocks and unblocks nothing.
                 if author.check::<Tier>(effect).is_err()
-                    && tier_members::exist(transaction, &after.name).await?
+                    && (tier_members::exist(transaction, &after.name).await?
+                        || subscription_table::exist(transaction, &after.name).await?)
                 {
                     author.check(effect)?;
                 }
+                subscription_table::copy_limits(transaction, after).await?;
                 Ok(())
             }
             (Some(before), None) if tier_members::exist(transaction, &before.name).await? => {
                 let expected = "a tier without members: move them to another one first";
+                Err(InvalidField::new("name", &before.name, expected).into())
+            }
+            (Some(before), None)
+                if subscription_table::exist(transaction, &before.name).await? =>
+            {
+                let expected = "a tier without subscriptions: cancel them first";
                 Err(InvalidField::new("name", &before.name, expected).into())
             }
             _ => Ok(()),

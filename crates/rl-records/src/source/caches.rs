@@ -124,11 +124,12 @@ impl Listener for Caches {
             Kind::Resource => self.resources.invalidate(owner),
             Kind::Key => self.keys.iter().for_each(|keys| keys.invalidate(owner)),
             Kind::Tier => {
-                self.consumers.invalidate_if(|timeline| timeline.tier() == Some(owner));
+                self.consumers.invalidate_if(|timeline| timeline.depends_on(owner));
                 self.keys.iter().for_each(|keys| keys.invalidate_if(|tier| is_in(tier, owner)));
             }
-            // Changes of these kinds affect no limit.
-            Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
+            // A change of a subscription affects limits through its record. Changes of the other
+            // kinds affect no limit.
+            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
         }
     }
 
@@ -138,12 +139,12 @@ impl Listener for Caches {
             Kind::Resource => self.resources.refresh(owner),
             Kind::Key => self.keys.as_ref()?.refresh(owner),
             Kind::Tier => {
-                let consumers = self.consumers.refresh_if(|member| member.tier() == Some(owner));
+                let consumers = self.consumers.refresh_if(|timeline| timeline.depends_on(owner));
                 let keys = self.keys.as_ref();
                 let keys = keys.map(|keys| keys.refresh_if(|tier| is_in(tier, owner)));
                 Some(join_all(keys.into_iter().chain([consumers])).map(drop).boxed())
             }
-            Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
+            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
         }
     }
 }
@@ -173,9 +174,9 @@ impl Load<Timeline> for Loader {
         async move {
             let now = database.now();
             let found = consumer_records(&database, &consumer, now).await;
-            let (found, tier, end) = found.map_err(|error| log_failure(&error))?;
+            let (found, end) = found.map_err(|error| log_failure(&error))?;
             seen.record(end);
-            Ok(Timeline::new(&found, tier, database.aggregation(), policy_of, now))
+            Ok(Timeline::new(found, database.aggregation(), policy_of, now))
         }
         .boxed()
     }

@@ -4,9 +4,8 @@ use rl_core::Policy;
 use rl_core::time::Timestamp;
 
 use crate::active::{Aggregation, block_at};
+use crate::database::ConsumerLimits;
 use crate::limits::CallLimits;
-use crate::record::Record;
-use crate::tier::TierContent;
 
 /// Converts limits into a policy.
 pub(super) type PolicyOf = fn(&CallLimits) -> Option<Policy>;
@@ -17,7 +16,8 @@ pub(super) struct Timeline {
     spans: Vec<TimelineSpan>,
     aggregation: Aggregation,
     policy_of: PolicyOf,
-    tier: Option<String>,
+    // The tier of the consumer, and the tiers of its subscriptions.
+    tiers: Vec<String>,
     current: RwLock<Stretch>,
 }
 
@@ -40,12 +40,12 @@ struct Stretch {
 impl Timeline {
     /// Creates the timeline of a consumer. While no record is active, the limits of its tier apply.
     pub(super) fn new(
-        records: &[Record],
-        tier: Option<TierContent>,
+        found: ConsumerLimits,
         aggregation: Aggregation,
         policy_of: PolicyOf,
         now: Timestamp,
     ) -> Self {
+        let ConsumerLimits { records, tier, subscribed: mut tiers } = found;
         let aggregation = aggregation.with_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
@@ -58,13 +58,13 @@ impl Timeline {
         });
         let spans: Vec<TimelineSpan> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
-        let tier = tier.map(|tier| tier.name);
-        Self { spans, aggregation, policy_of, tier, current }
+        tiers.extend(tier.map(|tier| tier.name));
+        Self { spans, aggregation, policy_of, tiers, current }
     }
 
-    /// Returns the name of the tier.
-    pub(super) fn tier(&self) -> Option<&str> {
-        self.tier.as_deref()
+    /// Returns whether a change of the tier of this name changes the policy.
+    pub(super) fn depends_on(&self, tier: &str) -> bool {
+        self.tiers.iter().any(|name| name == tier)
     }
 
     /// Returns the policy at `now`, or `None` if there is no limit.
@@ -127,7 +127,7 @@ mod tests {
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let policy_of: PolicyOf = CallLimits::policy;
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
-        Timeline { spans, aggregation, policy_of, tier: None, current }
+        Timeline { spans, aggregation, policy_of, tiers: Vec::new(), current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
