@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role that it requires.
-const OPERATIONS: [(&str, &str, Option<Role>); 49] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 55] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -66,6 +66,12 @@ const OPERATIONS: [(&str, &str, Option<Role>); 49] = [
     ("GET", "/management/subjects/consumer/abc/tier", Some(Role::CanReadCallLimits)),
     ("PUT", "/management/subjects/consumer/abc/tier", Some(Role::CanSetCallLimits)),
     ("DELETE", "/management/subjects/consumer/abc/tier", Some(Role::CanSetCallLimits)),
+    ("GET", "/management/subscriptions", Some(Role::CanGetRateLimits)),
+    ("POST", "/management/subscriptions", Some(Role::CanCreateRateLimits)),
+    ("GET", SUBSCRIPTION, Some(Role::CanGetRateLimits)),
+    ("PUT", SUBSCRIPTION_STATUS, Some(Role::CanSetSubscriptionStatus)),
+    ("PUT", SUBSCRIPTION_DATES, Some(Role::CanUpdateRateLimits)),
+    ("GET", SUBSCRIPTION_HISTORY, Some(Role::CanGetRateLimits)),
     ("GET", "/management/applications/shop/resources", Some(Role::CanGetRateLimits)),
 ];
 
@@ -73,6 +79,13 @@ const ID: &str =
     "/management/consumers/abc/consumer/rate-limits/00000000-0000-4000-8000-000000000000";
 const ID_HISTORY: &str =
     "/management/consumers/abc/consumer/rate-limits/00000000-0000-4000-8000-000000000000/history";
+const SUBSCRIPTION: &str = "/management/subscriptions/00000000-0000-4000-8000-000000000000";
+const SUBSCRIPTION_STATUS: &str =
+    "/management/subscriptions/00000000-0000-4000-8000-000000000000/status";
+const SUBSCRIPTION_DATES: &str =
+    "/management/subscriptions/00000000-0000-4000-8000-000000000000/dates";
+const SUBSCRIPTION_HISTORY: &str =
+    "/management/subscriptions/00000000-0000-4000-8000-000000000000/history";
 
 fn body_of(method: &str) -> Option<serde_json::Value> {
     ["POST", "PUT"].contains(&method).then(|| record([1, -1, -1, -1, -1, -1]))

@@ -22,6 +22,7 @@ mod rules;
 mod schema;
 mod server;
 mod subjects;
+mod subscriptions;
 mod tiers;
 mod top_subjects;
 mod webhooks;

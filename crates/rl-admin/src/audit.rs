@@ -4,7 +4,7 @@
 //! who may read it.
 
 use rl_core::{Realm, Subject};
-use rl_records::Refusal;
+use rl_records::{Refusal, Subscription};
 
 use crate::access::{Actor, Role};
 use crate::context::Context;
@@ -40,6 +40,18 @@ pub(crate) fn record_changed(
 pub(crate) fn tier_changed(actor: &Actor, action: &str, tier: &str, revision: i64) {
     let actor = actor.name();
     tracing::info!(target: "rl_admin::audit", actor, action, tier, revision, "tier changed");
+}
+
+/// Logs that a subscription was created or changed.
+pub(crate) fn subscription_changed(actor: &Actor, action: &str, subscription: &Subscription) {
+    let actor = actor.name();
+    let Subscription { id, content, revision, .. } = subscription;
+    let subject = Subject::consumer(&content.consumer_id).redacted();
+    let (tier, status) = (&*content.tier, content.status.as_str());
+    tracing::info!(
+        target: "rl_admin::audit", actor, action, %subject, subscription = %id, tier, status,
+        revision, "subscription changed"
+    );
 }
 
 /// Logs that the limit of a resource was changed.

@@ -28,6 +28,8 @@ fn distance(one: &str, other: &str) -> usize {
 pub(crate) fn example(fields: &[&str]) -> String {
     let field = |name: &&str| {
         let value = match *name {
+            "consumer_id" => "\"abc123\"",
+            "status" => "\"active\"",
             "from_date" | "until" => "\"2026-01-01T00:00:00Z\"",
             "to_date" => "\"2026-12-31T23:59:59Z\"",
             "tier" => "\"gold\"",

@@ -9,9 +9,9 @@ pub enum Role {
     CanReadCallLimits,
     /// Sets the limits of a consumer in one step.
     CanSetCallLimits,
-    /// Creates records and limits of resources; blocks consumers and applications.
+    /// Creates records, subscriptions and limits of resources; blocks consumers and applications.
     CanCreateRateLimits,
-    /// Changes records and limits of resources.
+    /// Changes records, dates of subscriptions and limits of resources.
     CanUpdateRateLimits,
     /// Deletes records and limits of resources; unblocks consumers and applications.
     CanDeleteRateLimits,
@@ -21,11 +21,14 @@ pub enum Role {
     CanResetCallCounters,
     /// Sees the ids of top subjects. Other readers see a keyed hash of them.
     CanSeeSubjectIds,
+    /// Changes the status of subscriptions, whatever the effect on the consumer. A billing system
+    /// needs no other role.
+    CanSetSubscriptionStatus,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::CanReadCallLimits,
         Self::CanSetCallLimits,
         Self::CanCreateRateLimits,
@@ -34,6 +37,7 @@ impl Role {
         Self::CanGetRateLimits,
         Self::CanResetCallCounters,
         Self::CanSeeSubjectIds,
+        Self::CanSetSubscriptionStatus,
     ];
 
     /// Returns the name, such as `CanReadCallLimits`.
@@ -48,6 +52,7 @@ impl Role {
             Self::CanGetRateLimits => "CanGetRateLimits",
             Self::CanResetCallCounters => "CanResetCallCounters",
             Self::CanSeeSubjectIds => "CanSeeSubjectIds",
+            Self::CanSetSubscriptionStatus => "CanSetSubscriptionStatus",
         }
     }
 }

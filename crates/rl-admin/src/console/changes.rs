@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
-use rl_records::{AuditEntry, AuditEvent, AuditQuery, CallPeriod, RecordContent, Refusal};
+use rl_records::{
+    AuditEntry, AuditEvent, AuditQuery, CallPeriod, RecordContent, Refusal, SubscriptionContent,
+};
 
 use super::edit_page::label_of;
 use super::failure::Failure;
@@ -93,6 +95,7 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
     };
     match event {
         AuditEvent::Record { consumer: id, .. }
+        | AuditEvent::Subscription { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
         AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
             if realm == "consumer" {
@@ -114,6 +117,9 @@ fn what(event: &AuditEvent) -> Markup {
         AuditEvent::Tier { before, after, .. } => {
             tiers::describe_change(before.as_ref(), after.as_ref())
         }
+        AuditEvent::Subscription { before, after, .. } => {
+            subscription(before.as_ref(), after.as_ref())
+        }
         AuditEvent::Member { before, after, .. } => member(before.as_deref(), after.as_deref()),
         AuditEvent::Reset { rule, limit: Some(limit), .. } => html! {
             strong { "Counter reset" } ": " @if let Some(rule) = rule { (rule) "/" } (limit)
@@ -123,6 +129,19 @@ fn what(event: &AuditEvent) -> Markup {
         },
         AuditEvent::Refusal(refusal) => refused(refusal),
         _ => html! { "An event that this console does not know" },
+    }
+}
+
+fn subscription(
+    before: Option<&SubscriptionContent>,
+    after: Option<&SubscriptionContent>,
+) -> Markup {
+    let before = before.map(|content| content.status.as_str());
+    html! {
+        @if let Some(after) = after {
+            strong { "Subscription" } " to the tier " span.id { (after.tier) } ": "
+            @if let Some(before) = before { (before) " → " } (after.status.as_str())
+        }
     }
 }
 

@@ -48,6 +48,7 @@ roles! {
     CanDeleteRateLimits,
     CanGetRateLimits,
     CanResetCallCounters,
+    CanSetSubscriptionStatus,
 }
 
 impl<R: RequiredRole> FromRequestParts<Arc<Context>> for Allowed<R> {

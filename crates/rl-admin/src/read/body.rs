@@ -163,7 +163,8 @@ impl<'de> Deserialize<'de> for Keys {
 mod tests {
     use super::*;
     use crate::wire::{
-        MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate, UntilInput,
+        DatesInput, MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, StatusInput,
+        SubscriptionInput, TierUpdate, UntilInput,
     };
 
     fn problem(json: &[u8]) -> String {
@@ -221,6 +222,9 @@ mod tests {
             assert_eq!(listed, known, "{}", std::any::type_name::<T>());
         }
         check::<RateLimitInput>();
+        check::<SubscriptionInput>();
+        check::<StatusInput>();
+        check::<DatesInput>();
         check::<TierUpdate>();
         check::<MembershipInput>();
         check::<ResourceInput>();

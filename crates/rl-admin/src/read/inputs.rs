@@ -3,7 +3,8 @@
 
 use super::body::Input;
 use crate::wire::{
-    MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate, UntilInput,
+    DatesInput, MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, StatusInput,
+    SubscriptionInput, TierUpdate, UntilInput,
 };
 
 impl Input for RateLimitInput {
@@ -49,6 +50,22 @@ impl Input for TierUpdate {
 
 impl Input for MembershipInput {
     const REQUIRED: &'static [&'static str] = &["tier"];
+}
+
+impl Input for SubscriptionInput {
+    const REQUIRED: &'static [&'static str] = &["consumer_id", "tier", "from_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["status", "to_date"];
+}
+
+impl Input for StatusInput {
+    const REQUIRED: &'static [&'static str] = &["status"];
+}
+
+impl Input for DatesInput {
+    const REQUIRED: &'static [&'static str] = &["from_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["to_date"];
 }
 
 impl Input for UntilInput {

@@ -14,17 +14,17 @@ mod subject;
 
 pub(crate) use allowed::{
     Allowed, CanCreateRateLimits, CanDeleteRateLimits, CanGetRateLimits, CanReadCallLimits,
-    CanResetCallCounters, CanSetCallLimits, CanUpdateRateLimits,
+    CanResetCallCounters, CanSetCallLimits, CanSetSubscriptionStatus, CanUpdateRateLimits,
 };
 pub(crate) use body::{BODY_TIMEOUT, Body};
 pub(crate) use explained_request::{ExplainQuery, ExplainedRequest};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, LimitName, PathParam, PeriodName, RateLimitingId,
-    ResourceName, TierName, period_of,
+    ResourceName, SubscriptionIdParam, TierName, period_of,
 };
 pub(crate) use query::{
-    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchNames, TopQuery,
-    UsageQuery,
+    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchNames,
+    SearchSubscriptions, TopQuery, UsageQuery,
 };
 pub(crate) use subject::SubjectParams;

@@ -2,7 +2,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use rl_core::Realm;
-use rl_records::{CallPeriod, RecordId};
+use rl_records::{CallPeriod, RecordId, SubscriptionId};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
@@ -84,24 +84,40 @@ named! {
     LimitName: "LIMIT", "The name of a limit in its policy, such as minute or per_minute";
 }
 
-/// The id of a record.
-pub(crate) struct RateLimitingId(pub(crate) RecordId);
+macro_rules! uuids {
+    ($($(#[$doc:meta])* $what:ident($id:ident): $name:literal;)*) => {
+        $(
+            $(#[$doc])*
+            pub(crate) struct $what(pub(crate) $id);
 
-impl PathSegment for RateLimitingId {
-    const NAME: &'static str = "RATE_LIMITING_ID";
+            impl PathSegment for $what {
+                const NAME: &'static str = $name;
 
-    fn read(text: &str) -> Result<Self, ApiError> {
-        let id = text.parse().ok().filter(|id: &RecordId| id.to_string() == text);
-        id.map(Self).ok_or_else(|| ApiError::invalid(Self::NAME, "a UUID in lower case"))
-    }
+                fn read(text: &str) -> Result<Self, ApiError> {
+                    let id = text.parse().ok().filter(|id: &$id| id.to_string() == text);
+                    id.map(Self).ok_or_else(|| ApiError::invalid(Self::NAME, "a UUID in lower case"))
+                }
 
-    fn schema() -> ObjectBuilder {
-        let uuid = SchemaFormat::Custom("uuid".to_owned());
-        ObjectBuilder::new()
-            .schema_type(Type::String)
-            .format(Some(uuid))
-            .pattern(Some("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"))
-    }
+                fn schema() -> ObjectBuilder {
+                    uuid()
+                }
+            }
+        )*
+    };
+}
+
+uuids! {
+    /// The id of a record.
+    RateLimitingId(RecordId): "RATE_LIMITING_ID";
+    /// The id of a subscription.
+    SubscriptionIdParam(SubscriptionId): "SUBSCRIPTION_ID";
+}
+
+fn uuid() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .format(Some(SchemaFormat::Custom("uuid".to_owned())))
+        .pattern(Some("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"))
 }
 
 /// An hour in UTC.

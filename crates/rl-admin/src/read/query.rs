@@ -1,6 +1,8 @@
+use std::str::FromStr;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use rl_records::RecordCursor;
+use rl_records::{RecordCursor, SubscriptionId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
@@ -8,7 +10,7 @@ use utoipa::IntoParams;
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 use crate::last_hour::Ranking;
-use crate::wire::{Date, Name};
+use crate::wire::{Date, Name, Status};
 
 /// The parameters of the query string.
 pub(crate) struct QueryParams<T>(pub(crate) T);
@@ -76,10 +78,34 @@ pub(crate) struct Search {
     pub(crate) after: Option<RecordCursor>,
 }
 
-fn cursor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RecordCursor>, D::Error> {
+/// Selects a page of subscriptions.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchSubscriptions {
+    /// Selects the subscriptions of this consumer.
+    #[param(value_type = Option<Name>)]
+    pub(crate) consumer: Option<Name>,
+    /// Selects the subscriptions to this tier.
+    #[param(value_type = Option<Name>)]
+    pub(crate) tier: Option<Name>,
+    /// Selects the subscriptions with this status.
+    #[param(inline, value_type = Option<Status>)]
+    pub(crate) status: Option<Status>,
+    /// The size of the page.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the previous page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) after: Option<SubscriptionId>,
+}
+
+fn cursor<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let wrong = |_| serde::de::Error::custom("expected the \"next\" of an earlier response");
-    text.parse().map(Some).map_err(wrong)
+    let wrong = || serde::de::Error::custom("expected the \"next\" of an earlier response");
+    text.parse().map(Some).map_err(|_| wrong())
 }
 
 /// Selects a page of a list that is ordered by name.

@@ -4,12 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use rl_records::{AuditQuery, HistoryQuery};
 
+use super::subscriptions;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
     Allowed, CanGetRateLimits, ConsumerId, FewChanges, History, PathParam, QueryParams,
-    RateLimitingId, ResourceName,
+    RateLimitingId, ResourceName, SubscriptionIdParam,
 };
 use crate::wire::{Changes, HistoryEntry, ResourceChange};
 
@@ -34,8 +35,8 @@ fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> 
 
 /// Lists all changes, the newest first
 ///
-/// The list contains changes of records, blocks, tiers and their members, resets of counters, and
-/// requests that were refused because of a missing role. Changes of limits of resources have a
+/// The list contains changes of records, blocks, subscriptions, tiers and their members, resets of
+/// counters, and requests that were refused because of a missing role. Changes of limits of resources have a
 /// separate history.
 #[utoipa::path(get, path = "/management/history", tag = "history", params(History),
     responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]
@@ -49,8 +50,8 @@ pub(super) async fn of_all(
 
 /// Lists the changes of a consumer, the newest first
 ///
-/// The list contains changes of the consumer's records, blocks and tier, and resets of its
-/// counters. It also contains requests about the consumer that were refused because of a missing
+/// The list contains changes of the consumer's records, blocks, subscriptions and tier, and resets
+/// of its counters. It also contains requests about the consumer that were refused because of a missing
 /// role.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(PathParam<ConsumerId>, History),
@@ -83,6 +84,25 @@ pub(super) async fn of_record(
     let changes = context.records.history(&query).await?;
     let next = next(limit, changes.iter().map(|change| change.number));
     let changes = changes.into_iter().map(HistoryEntry::of_record).collect();
+    Ok(Json(Changes { changes, next }))
+}
+
+/// Lists the changes of a subscription, the newest first
+#[utoipa::path(get, path = "/management/subscriptions/{SUBSCRIPTION_ID}/history", tag = "history",
+    params(PathParam<SubscriptionIdParam>, History),
+    responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]
+pub(super) async fn of_subscription(
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(SubscriptionIdParam(id)): PathParam<SubscriptionIdParam>,
+    QueryParams(history): QueryParams<History>,
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    let owner = subscriptions::find(&context, id).await?.content.consumer_id;
+    let (item, limit) = (Some(id.to_string()), history.limit.0);
+    let query = HistoryQuery { owner: Some(owner), item, before: history.before, limit };
+    let changes = context.records.subscriptions().history(&query).await?;
+    let next = next(limit, changes.iter().map(|change| change.number));
+    let changes = changes.into_iter().map(HistoryEntry::of_subscription).collect();
     Ok(Json(Changes { changes, next }))
 }
 

@@ -11,6 +11,7 @@ mod info;
 mod rate_limits;
 mod resources;
 mod responses;
+mod subscriptions;
 mod tiers;
 mod top_subjects;
 mod usage;
@@ -85,6 +86,11 @@ fn described() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(history::of_resource))
         .routes(routes!(tiers::list))
         .routes(routes!(tiers::read, tiers::create, tiers::update, tiers::delete))
+        .routes(routes!(subscriptions::list, subscriptions::create))
+        .routes(routes!(subscriptions::read))
+        .routes(routes!(subscriptions::set_status))
+        .routes(routes!(subscriptions::set_dates))
+        .routes(routes!(history::of_subscription))
         .routes(routes!(tiers::read_member, tiers::put_member, tiers::delete_member))
 }
 

@@ -81,7 +81,7 @@ pub(super) async fn create(
 
 /// Replaces the limits of a tier
 ///
-/// The limits apply to the next request of every member. With `If-Match`, the response is 412
+/// The limits apply to the next request of every member and of every subscriber. With `If-Match`, the response is 412
 /// unless the tier has the given revision. A change that blocks or unblocks members also requires
 /// the role for that.
 #[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
@@ -103,7 +103,9 @@ pub(super) async fn update(
     Ok(respond(StatusCode::OK, &updated))
 }
 
-/// Deletes a tier, or responds with 409 if it has members
+/// Deletes a tier, or responds with 409 if it has members or subscriptions
+///
+/// Cancelled subscriptions do not count.
 #[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
     responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(

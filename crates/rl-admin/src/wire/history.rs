@@ -1,5 +1,7 @@
+use rl_core::time::Timestamp;
 use rl_records::{
-    AuditEntry, AuditEvent, RecordContent, Refusal, ResourceLimitContent, TierContent,
+    AuditEntry, AuditEvent, Change, RecordContent, Refusal, ResourceLimitContent,
+    SubscriptionContent, TierContent,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -8,6 +10,7 @@ use super::date::Date;
 use super::limits::Limits;
 use super::record::Content;
 use super::resource::ResourceContent;
+use super::subscription::SubscriptionState;
 
 /// The kind of an event.
 #[derive(Debug, Serialize, ToSchema)]
@@ -46,7 +49,7 @@ pub(crate) struct HistoryEntry {
     /// The kind of object that was changed.
     about: About,
     kind: EventKind,
-    /// The id of the record, the name of the tier, the missing role, or the subject of the
+    /// The id of the record or the subscription, the name of the tier, the missing role, or the subject of the
     /// membership or the counters.
     item: String,
     /// The subject of the entry as realm and id, if the entry is about a subject.
@@ -66,6 +69,8 @@ enum About {
     Record,
     /// A tier.
     Tier,
+    /// A subscription of a consumer.
+    Subscription,
     /// The tier that a consumer or a key is in.
     TierMember,
     /// Counters of a subject.
@@ -80,6 +85,7 @@ enum About {
 enum HistoryState {
     Record(Content),
     Tier(TierState),
+    Subscription(SubscriptionState),
     Member(MemberState),
     Reset(ResetState),
     Request(RequestState),
@@ -95,6 +101,8 @@ struct TierState {
 
 /// The tier to which a subject belongs.
 #[derive(Debug, Serialize, ToSchema)]
+// The schema has no other field. Otherwise the state of a subscription would match it too.
+#[serde(deny_unknown_fields)]
 struct MemberState {
     tier: String,
 }
@@ -123,6 +131,10 @@ struct RequestState {
 impl HistoryEntry {
     pub(crate) fn of(entry: AuditEntry) -> Self {
         let AuditEntry { number, at, by, event, .. } = entry;
+        Self::of_event(number, at, by, event)
+    }
+
+    fn of_event(number: i64, at: Timestamp, by: String, event: AuditEvent) -> Self {
         let tier = |tier: TierContent| {
             HistoryState::Tier(TierState { name: tier.name, limits: Limits::of(&tier.limits) })
         };
@@ -137,6 +149,14 @@ impl HistoryEntry {
             AuditEvent::Tier { name, before, after } => {
                 let kind = EventKind::of_sides(before.is_some(), after.is_some());
                 (About::Tier, kind, name, None, before.map(tier), after.map(tier))
+            }
+            AuditEvent::Subscription { id, consumer, before, after } => {
+                let state = |content: &SubscriptionContent| {
+                    HistoryState::Subscription(SubscriptionState::of(content))
+                };
+                let (before, after) = (before.as_ref().map(state), after.as_ref().map(state));
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
+                (About::Subscription, kind, id, Some(format!("consumer/{consumer}")), before, after)
             }
             AuditEvent::Member { realm, id, before, after } => {
                 let kind = EventKind::of_sides(before.is_some(), after.is_some());
@@ -175,6 +195,15 @@ impl HistoryEntry {
             by: change.by,
             item: change.item,
         }
+    }
+
+    /// Creates the entry of one change of a subscription.
+    pub(crate) fn of_subscription(change: rl_records::Change<SubscriptionContent>) -> Self {
+        let Change { number, item, at, by, before, after, .. } = change;
+        let content = after.as_ref().or(before.as_ref());
+        let consumer = content.map(|content| content.consumer_id.clone()).unwrap_or_default();
+        let event = AuditEvent::Subscription { id: item, consumer, before, after };
+        Self::of_event(number, at, by, event)
     }
 }
 

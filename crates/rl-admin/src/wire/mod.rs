@@ -9,6 +9,7 @@ mod name;
 mod periods;
 mod record;
 mod resource;
+mod subscription;
 mod tier;
 mod top_subjects;
 
@@ -26,5 +27,8 @@ pub(crate) use periods::{
 };
 pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
 pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
+pub(crate) use subscription::{
+    DatesInput, Status, StatusInput, Subscription, SubscriptionInput, Subscriptions,
+};
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};
 pub(crate) use top_subjects::TopSubjects;
