@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tokio::process::Command;
 
+use super::subscriptions::subscribe;
 use super::{ALICE, Bank, PREFIX};
 
 /// Returns the path of schemathesis, which tests an API against its OpenAPI document. `tests/run`
@@ -27,6 +28,7 @@ async fn the_api_does_what_its_document_says() {
     // Creates some objects and counts a call, so that responses contain data.
     bank.add([10, -1, -1, -1, -1, -1]).await;
     bank.call().await;
+    subscribe(&bank, "active").await;
     let folder = tempfile::tempdir().unwrap();
     let tried = Command::new(schemathesis())
         .arg("run")

@@ -11,7 +11,7 @@ const ALL: &str = "/management/subscriptions";
 const GOLD: &str = "/management/tiers/gold";
 
 /// Creates the tier `gold`, and returns the path of a subscription of consumer `abc` to it.
-async fn subscribe(bank: &Bank, status: &str) -> String {
+pub(super) async fn subscribe(bank: &Bank, status: &str) -> String {
     let limits = json!({ "per_minute_call_limit": 5 });
     assert_eq!(bank.manage("POST", GOLD, Some(limits)).await.status, 201);
     let body = json!({

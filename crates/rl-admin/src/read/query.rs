@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 use crate::last_hour::Ranking;
-use crate::wire::{Date, Name, Status};
+use crate::wire::{Date, Name, SubscriptionStatus};
 
 /// The parameters of the query string.
 pub(crate) struct QueryParams<T>(pub(crate) T);
@@ -90,8 +90,8 @@ pub(crate) struct SearchSubscriptions {
     #[param(value_type = Option<Name>)]
     pub(crate) tier: Option<Name>,
     /// Selects the subscriptions with this status.
-    #[param(inline, value_type = Option<Status>)]
-    pub(crate) status: Option<Status>,
+    #[param(inline, value_type = Option<SubscriptionStatus>)]
+    pub(crate) status: Option<SubscriptionStatus>,
     /// The size of the page.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]

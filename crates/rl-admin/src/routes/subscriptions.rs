@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
 use rl_records::{
     Author, CallLimits, ChangeError, Subscription as Stored, SubscriptionId, SubscriptionQuery,
-    SubscriptionStatus,
+    SubscriptionStatus as StoredStatus,
 };
 
 use super::responses::{ChangeRequest, change_error};
@@ -37,10 +37,7 @@ async fn warning(context: &Context, stored: &Stored) -> Option<String> {
     if let Some(note) = note_on_unenforced_records(context, &Subject::consumer(consumer)) {
         return Some(note);
     }
-    if !matches!(
-        stored.content.status,
-        SubscriptionStatus::Suspended | SubscriptionStatus::Cancelled
-    ) {
+    if !matches!(stored.content.status, StoredStatus::Suspended | StoredStatus::Cancelled) {
         return None;
     }
     match context.records.active_limits(consumer, context.now()).await {
@@ -88,7 +85,7 @@ pub(super) async fn list(
     let query = SubscriptionQuery {
         consumer: consumer.map(String::from),
         tier: tier.map(String::from),
-        status: status.map(SubscriptionStatus::from),
+        status: status.map(StoredStatus::from),
         after,
         limit: limit.0,
     };
@@ -149,8 +146,8 @@ pub(super) async fn set_status(
 ) -> Result<Response, ApiError> {
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
-    // A billing system has no role to block. The effects of a status are those that whoever created
-    // the subscription and its tier has chosen.
+    // A billing system has no role to block. The authors of the subscription and of its tier have
+    // chosen the effect of each status.
     let author = Author::new(actor.name());
     let subscriptions = context.records.subscriptions();
     let changed = subscriptions.set_status(id, status.into(), change.expected(), author).await;

@@ -28,7 +28,7 @@ pub(crate) use periods::{
 pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
 pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
 pub(crate) use subscription::{
-    DatesInput, Status, StatusInput, Subscription, SubscriptionInput, Subscriptions,
+    DatesInput, StatusInput, Subscription, SubscriptionInput, SubscriptionStatus, Subscriptions,
 };
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};
 pub(crate) use top_subjects::TopSubjects;

@@ -1,4 +1,4 @@
-use rl_records::{SubscriptionContent, SubscriptionStatus};
+use rl_records::{SubscriptionContent, SubscriptionStatus as StoredStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -8,7 +8,7 @@ use super::name::Name;
 /// The status of a subscription.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
+pub(crate) enum SubscriptionStatus {
     /// The consumer has asked for the subscription.
     #[default]
     Requested,
@@ -22,26 +22,26 @@ pub(crate) enum Status {
     Cancelled,
 }
 
-impl Status {
-    const fn of(status: SubscriptionStatus) -> Self {
+impl SubscriptionStatus {
+    const fn of(status: StoredStatus) -> Self {
+        match status {
+            StoredStatus::Requested => Self::Requested,
+            StoredStatus::Active => Self::Active,
+            StoredStatus::PastDue => Self::PastDue,
+            StoredStatus::Suspended => Self::Suspended,
+            StoredStatus::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+impl From<SubscriptionStatus> for StoredStatus {
+    fn from(status: SubscriptionStatus) -> Self {
         match status {
             SubscriptionStatus::Requested => Self::Requested,
             SubscriptionStatus::Active => Self::Active,
             SubscriptionStatus::PastDue => Self::PastDue,
             SubscriptionStatus::Suspended => Self::Suspended,
             SubscriptionStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
-impl From<Status> for SubscriptionStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Requested => Self::Requested,
-            Status::Active => Self::Active,
-            Status::PastDue => Self::PastDue,
-            Status::Suspended => Self::Suspended,
-            Status::Cancelled => Self::Cancelled,
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) struct SubscriptionInput {
     /// `requested` or `active`.
     #[serde(default)]
     #[schema(required = false)]
-    status: Status,
+    status: SubscriptionStatus,
     /// The first instant at which the subscription grants limits.
     from_date: Date,
     /// The last instant at which the subscription grants limits; without it, there is no end.
@@ -81,7 +81,7 @@ impl SubscriptionInput {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StatusInput {
-    pub(crate) status: Status,
+    pub(crate) status: SubscriptionStatus,
 }
 
 /// The dates of a subscription in a request.
@@ -102,7 +102,7 @@ pub(crate) struct SubscriptionState {
     consumer_id: String,
     /// The name of the tier, which is the product.
     tier: String,
-    status: Status,
+    status: SubscriptionStatus,
     /// The first instant at which the subscription grants limits.
     from_date: Date,
     /// The last instant at which the subscription grants limits; `null` if there is no end.
@@ -114,7 +114,7 @@ impl SubscriptionState {
         Self {
             consumer_id: content.consumer_id.clone(),
             tier: content.tier.clone(),
-            status: Status::of(content.status),
+            status: SubscriptionStatus::of(content.status),
             from_date: Date(content.from_date),
             to_date: content.to_date.map(Date),
         }
