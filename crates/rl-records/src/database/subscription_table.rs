@@ -5,11 +5,12 @@ use sqlx::any::AnyRow;
 use super::connections::Runner;
 use super::driver_error::database_error;
 use super::kind::Kind;
-use super::row::{limit_values, micros, number, optional_text, text, time};
+use super::row::{LIMIT_COLUMNS, limit_values, micros, number, optional_text, text, time};
 use super::statement::{Bound, Sql};
 use super::table::{METADATA, Object};
 use super::transaction::Transaction;
-use crate::error::{DatabaseError, InvalidField};
+use crate::error::{ChangeError, DatabaseError, InvalidField};
+use crate::record::Record;
 use crate::record_id::RecordId;
 use crate::subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
 use crate::tier::TierContent;
@@ -106,7 +107,7 @@ pub(super) async fn tiers_of(
 pub(super) async fn check_unowned(
     transaction: &mut Transaction,
     record: RecordId,
-) -> Result<(), crate::error::ChangeError<crate::record::Record>> {
+) -> Result<(), ChangeError<Record>> {
     let select = "SELECT subscription_id FROM rl_subscriptions WHERE record_id = ?";
     let rows = Sql::with(select, [record.to_string().into()]).on(&mut **transaction).await?;
     if rows.is_empty() {
@@ -136,8 +137,8 @@ pub(super) async fn copy_limits(
     tier: &TierContent,
 ) -> Result<(), DatabaseError> {
     let mut sql = Sql::new("UPDATE rl_records SET");
-    let columns = super::row::LIMIT_COLUMNS;
-    for (index, (column, value)) in columns.iter().zip(limit_values(&tier.limits)).enumerate() {
+    let values = limit_values(&tier.limits);
+    for (index, (column, value)) in LIMIT_COLUMNS.into_iter().zip(values).enumerate() {
         sql.push(if index == 0 { " " } else { ", " }, []);
         sql.push(column, []);
         sql.push(" = ?", [value]);
