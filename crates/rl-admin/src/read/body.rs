@@ -214,6 +214,8 @@ mod tests {
             let error = error.to_string();
             let listed = error.rsplit_once("expected ").unwrap().1;
             let listed = listed.split(" at line").next().unwrap().trim_start_matches("one of ");
+            // serde separates two fields by `or`, and more by commas.
+            let listed = listed.replace(" or ", ", ");
             let mut listed: Vec<_> =
                 listed.split(", ").map(|name| name.trim_matches('`')).collect();
             let mut known: Vec<_> = T::REQUIRED.iter().chain(T::OPTIONAL).copied().collect();
