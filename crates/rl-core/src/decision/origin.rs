@@ -15,7 +15,7 @@ pub enum Origin {
     /// called.
     Leased,
     /// The policy alone denied the request, by a limit of 0, a block, or a cost that the limits
-    /// never grant. The store was not called.
+    /// never grant, or the subject is [paused](crate::RateLimiter::pause). The store was not called.
     Policy,
     /// The subject has no limits. The store was not called.
     Unlimited,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::events::Events;
 use super::failure_policy::{FailurePolicy, Fallback};
 use super::in_flight::InFlight;
+use super::pauses::Pauses;
 use super::pipeline::Pipeline;
 use super::policies::Policies;
 use super::renewals::Renewals;
@@ -374,6 +375,7 @@ impl RateLimiterBuilder {
             failure_policy,
             events,
             wait_queues,
+            pauses: Pauses::default(),
             settlements,
             renewals: Renewals::default(),
             has_logged_unknown_rule: AtomicBool::new(false),

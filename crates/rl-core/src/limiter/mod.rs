@@ -13,6 +13,7 @@ mod named_rule;
 mod near_limit;
 mod operation;
 mod parts;
+mod pauses;
 mod permit;
 mod pipeline;
 mod policies;
@@ -30,6 +31,7 @@ mod waiting;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 pub use administration::ResetError;
 pub use build_error::BuildError;
@@ -162,6 +164,39 @@ impl RateLimiter {
     /// Resolves to an error if the store fails.
     pub fn reset(&self, subject: &Subject) -> StoreFuture<()> {
         self.request(subject).reset()
+    }
+
+    /// Denies all requests of `subject` for this time. A pause that ends later stays.
+    ///
+    /// Use it if the other side of outgoing calls asks for a break. A paused request is denied like
+    /// a [blocked](crate::Policy::blocked_until) one, and charged nothing. If it may
+    /// [wait](LimiterRequest::wait), it waits until the pause has ended and its limits allow it.
+    ///
+    /// A pause holds in this process, for this limiter and its clones, under all limits of the
+    /// subject; other instances on the same store do not learn of it. A decision that is in flight
+    /// is not affected. Like a block, a pause denies nothing in shadow, and no request of a subject
+    /// without limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rl_core::{Limit, RateLimiter, RetryAfter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+    /// let partner = Subject::global();
+    /// limiter.pause(&partner, Duration::from_secs(7));
+    /// let denied = limiter.check(&partner, 1).await;
+    /// assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(7)));
+    /// let waited = limiter.request(&partner).wait(Duration::from_secs(10), 100).check().await;
+    /// assert!(waited.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    pub fn pause(&self, subject: &Subject, period: Duration) {
+        self.pipeline.pauses.pause(subject, period);
     }
 
     /// Creates a request of one subject or several [parts](crate::Part), for everything that the

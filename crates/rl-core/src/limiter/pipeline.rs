@@ -27,6 +27,7 @@ use super::failure_policy::FailurePolicy;
 use super::in_flight::{InFlight, WaitingDecision};
 use super::operation::Operation;
 use super::parts::{CounterKey, OwnedParts, summed_costs};
+use super::pauses::Pauses;
 use super::policies::Policies;
 use super::policy_denial;
 use super::renewals::Renewals;
@@ -62,6 +63,7 @@ pub(super) struct Pipeline {
     pub(super) failure_policy: FailurePolicy,
     pub(super) events: Arc<Events>,
     pub(super) wait_queues: Arc<WaitQueues>,
+    pub(super) pauses: Pauses,
     pub(super) settlements: Settlements,
     pub(super) renewals: Renewals,
     pub(super) tally: Tally,
@@ -129,7 +131,7 @@ impl Pipeline {
     /// Returns whether the store can decide without the other steps, if it [decides
     /// alone](store_decides_alone).
     fn may_be_fast(&self) -> bool {
-        self.has_fast_path && !observe::may_decisions_be_logged()
+        self.has_fast_path && !self.pauses.may_hold() && !observe::may_decisions_be_logged()
     }
 
     /// Lets the store decide without the other steps, and counts its decision.
@@ -267,7 +269,7 @@ impl Pipeline {
         parts: &[Part<'_>],
         operation: Operation,
     ) -> MaybeReady<Decision> {
-        if let Some(denial) = self.deny_by_policy(parts, operation) {
+        if let Some(denial) = self.deny_by_policy(parts, operation, Some(&self.pauses)) {
             return MaybeReady::ready(self.report_parts(parts, operation, denial));
         }
         let call = match self.breaker.try_acquire() {
@@ -310,21 +312,29 @@ impl Pipeline {
         }
     }
 
-    /// Returns the denial of a request that a policy alone denies. This check precedes the breaker,
-    /// the store and the failure policy, so the request is denied even during an outage.
-    fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
+    /// Returns the denial of a request that a policy alone denies, or one of `pauses`. This check
+    /// precedes the breaker, the store and the failure policy, so the request is denied even during
+    /// an outage.
+    fn deny_by_policy(
+        &self,
+        parts: &[Part<'_>],
+        operation: Operation,
+        pauses: Option<&Pauses>,
+    ) -> Option<Decision> {
         // A limiter in shadow denies nothing. Work that is already done cannot be denied either.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
-        policy_denial::deny(&self.stores, parts, operation, &*self.clock).filter(|_| is_enforced)
+        let pauses = pauses.filter(|pauses| pauses.may_hold());
+        policy_denial::deny(&self.stores, parts, operation, &*self.clock, pauses)
+            .filter(|_| is_enforced)
     }
 
-    /// Denies a request if the policy of a part alone denies it.
+    /// Denies a request if the policy of a part alone denies it. A pause does not count.
     pub(super) fn try_deny_by_policy(
         &self,
         parts: &[Part<'_>],
         operation: Operation,
     ) -> Option<Decision> {
-        let denial = self.deny_by_policy(parts, operation).filter(|_| self.enabled)?;
+        let denial = self.deny_by_policy(parts, operation, None).filter(|_| self.enabled)?;
         Some(self.report_parts(parts, operation, denial))
     }
 

@@ -7,15 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::operation::Operation;
 use super::parts::{CounterKey, OwnedParts};
+use super::pauses::A_CENTURY;
 use super::pipeline::Pipeline;
-use crate::decision::{Decision, LimitStatus, RetryAfter};
+use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Algorithm, Cost, Mode, Subject};
 use crate::rules::{OverLimit, RequestParts};
 use crate::store::Part;
-
-/// The longest wait, if [`Wait::at_most`] is too long to be added to an `Instant`.
-const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The time between two checks under a concurrency limit. Another instance that frees a place does
 /// not notify this one, so the request has to poll.
@@ -139,7 +137,7 @@ impl QueuedRequest {
     /// Returns the bounds of the wait after a denial; `None` if the request does not wait. Rules
     /// may have different settings, so each denial has bounds of its own.
     fn wait_after(&self, decision: &Decision) -> Option<Wait> {
-        if !is_worth_a_wait(decision) {
+        if !is_worth_a_wait(decision) && !self.is_paused(decision) {
             return None;
         }
         match &self.counted {
@@ -148,6 +146,16 @@ impl QueuedRequest {
                 wait_of(parts.on_over_limit(decision.denying_parts(), *default))
             }
         }
+    }
+
+    /// Returns whether a [pause](crate::RateLimiter::pause) denies the request. It denies like a
+    /// block, but ends soon.
+    fn is_paused(&self, denied: &Decision) -> bool {
+        let is_paused =
+            |part| self.pipeline.pauses.remaining(self.counters(part).subject).is_some();
+        denied.origin() == Origin::Policy
+            && denied.retry_after() != RetryAfter::Never
+            && is_paused(denied.reported_part())
     }
 
     fn try_deny_by_policy(&self) -> Option<Decision> {

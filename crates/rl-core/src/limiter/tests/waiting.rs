@@ -325,3 +325,53 @@ async fn the_observer_is_notified_when_a_wait_begins_and_when_it_succeeds() {
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(*recorder.0.lock().unwrap(), [true, false, true]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_denies_a_subject_and_holds_back_those_that_wait() {
+    let limiter = limiter(Limit::per_second(1));
+    let begin = Instant::now();
+    assert!(limiter.check(&alice(), 1).await.is_allowed());
+    let waiting = limiter.request(&alice()).wait(LONG, 10).check();
+    let waiting = tokio::spawn(async move { (waiting.await.is_allowed(), begin.elapsed()) });
+    tokio::task::yield_now().await;
+    limiter.pause(&alice(), Duration::from_secs(7));
+    limiter.pause(&alice(), Duration::from_secs(2)); // does not shorten the pause
+    let denied = limiter.check(&alice(), 0).await;
+    assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(7)));
+    assert!(!limiter.peek(&alice(), 1).await.is_allowed());
+    assert!(limiter.check(&Subject::user("bob"), 1).await.is_allowed());
+    assert_eq!(waiting.await.unwrap(), (true, Duration::from_secs(7)));
+    limiter.pause(&alice(), Duration::from_secs(7));
+    // This wait would be too short, so the request is denied without one.
+    let short = limiter.request(&alice()).wait(Duration::from_secs(6), 10).check().await;
+    assert!(!short.is_allowed());
+    assert_eq!(begin.elapsed(), Duration::from_secs(7));
+    assert!(no_request_waits(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_denies_all_parts_of_a_request_and_ends_by_itself() {
+    let limiter = limiter(Limit::per_hour(9));
+    let (policy, bob) = (Policy::new([Limit::per_hour(9)]).unwrap(), Subject::user("bob"));
+    let alice = alice();
+    let parts = [&bob, &alice].map(|subject| Part::new(subject, &policy, 1.into()));
+    limiter.pause(&alice, Duration::from_secs(9));
+    assert!(!limiter.request(&parts).check().await.is_allowed());
+    let shadow = [parts[0], parts[1].shadow()];
+    assert!(limiter.request(&shadow).check().await.is_allowed());
+    assert!(limiter.request(&alice).charge().await.is_allowed());
+    let waited = limiter.request(&parts).wait(LONG, 10).check().await;
+    assert!(waited.is_allowed() && !limiter.pipeline.pauses.may_hold());
+    limiter.pause(&alice, Duration::MAX);
+    assert!(!limiter.check(&alice, 1).await.is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_that_have_ended_make_room_for_new_ones() {
+    let limiter = limiter(Limit::per_hour(2));
+    for n in 0..2_000 {
+        limiter.pause(&Subject::user(&n.to_string()), Duration::from_secs(1));
+        advance(Duration::from_millis(100)).await;
+    }
+    assert!(format!("{:?}", limiter.pipeline.pauses).matches("Subject").count() < 100);
+}
