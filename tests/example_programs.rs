@@ -2,4 +2,5 @@
 
 mod llm_gateway;
 mod observability;
+mod outgoing;
 mod tonic_quickstart;

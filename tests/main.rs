@@ -15,6 +15,7 @@ mod http_contract;
 mod known_faults;
 mod management;
 mod observability;
+mod outgoing_calls;
 mod paths;
 mod performance;
 mod races;

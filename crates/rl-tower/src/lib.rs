@@ -166,6 +166,7 @@
 //! |---|---|---|
 //! | `axum` | The peer address and the matched route that axum reports | Yes |
 //! | `tonic` | The peer address that tonic reports, and rules that a method cannot avoid | No |
+//! | `client` | [A limiter around a client](client), for calls to other services | No |
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
@@ -176,6 +177,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "client")]
+pub mod client;
 mod degrade;
 mod denied;
 mod future;

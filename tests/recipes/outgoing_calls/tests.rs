@@ -1,4 +1,3 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,14 +6,15 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::FutureExt;
 use futures::future::join_all;
-use rl_core::RetryAfter;
+use http::header::RETRY_AFTER;
 use rl_core::observe::{DecisionEvent, Observer};
-use rl_core::time::{Clock, Timestamp, TokioClock};
-use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
-use rl_tests::web::{self, client, new_year};
+use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{MemoryStore, RetryAfter, Subject};
+use rl_tests::web::{self, Site, client, new_year};
+use rl_tests::{RedisServer, connected};
 use tokio::time::Instant;
 
-use super::{AT_MOST, Partner, RETRY_AFTER, StatusCode};
+use super::*;
 use crate::recipes::COOKBOOK;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -92,65 +92,72 @@ impl Observer for Decided {
     }
 }
 
-fn partner(limit: &str, clock: TokioClock, decided: Decided) -> Partner {
-    let store = MemoryStore::builder().clock(clock).build();
-    let limiter = RateLimiter::builder().limit(limit.parse().unwrap()).store(store);
-    let limiter = limiter.observer(decided).build().unwrap();
-    Partner { limiter, paused_until: Mutex::new(Instant::now()) }
-}
-
-/// The store's clock decides when a call may be sent. It arrives later, by a delay that depends on
-/// the machine. If no delay is longer than `d`, eleven calls arrive in no less than a period minus
-/// `d`. This holds on every machine.
-#[tokio::test]
-async fn a_partner_on_http_sees_at_most_its_limit_in_any_period() {
-    const CALLS: usize = 30;
-    let (clock, decided) = (TokioClock::new(), Decided::default());
-    let partner = partner("10/100ms:gcra:burst=1", clock, decided.clone());
-    let period = Duration::from_millis(100);
-
+/// The clock of the stores and of the partner is that of this machine. A call arrives after its
+/// decision, by a delay that depends on the machine. If no delay is longer than `d`, eleven calls
+/// arrive in no less than a period minus `d`. This holds on every machine.
+async fn a_partner_sees_at_most_its_limit(stores: [Arc<dyn Store>; 2]) {
+    const CALLS: usize = 50;
+    let (limit, period) = ("10/100ms:gcra:burst=1", Duration::from_millis(100));
     let arrivals = Arc::<Mutex<Vec<Timestamp>>>::default();
     let record = {
         let arrivals = Arc::clone(&arrivals);
-        async move || arrivals.lock().unwrap().push(clock.now())
+        async move || arrivals.lock().unwrap().push(SystemClock.now())
     };
     let site = web::axum::serve(Router::new().route("/", get(record)));
-    let (url, client) = (site.url("/"), client());
-    let responses = join_all((0..CALLS).map(|_| partner.get(&client, &url))).await;
-    assert!(responses.iter().all(|response| response.as_ref().unwrap().status().is_success()));
-
-    let (decided, mut arrived) =
-        (decided.0.lock().unwrap().clone(), arrivals.lock().unwrap().clone());
+    let (url, decided) = (site.url("/"), Decided::default());
+    let instances = stores.map(|store| {
+        let limiter = RateLimiter::builder().limit(limit.parse().unwrap()).store(store);
+        let limiter = limiter.deadline(30 * SECOND).observer(decided.clone());
+        paced(client(), limiter.build().unwrap())
+    });
+    let calls = (0..CALLS).map(|call| super::get(&instances[call % 2], &url));
+    for response in join_all(calls).await {
+        assert!(response.unwrap().status().is_success());
+    }
+    let mut decided = decided.0.lock().unwrap().clone();
+    let mut arrived = arrivals.lock().unwrap().clone();
+    decided.sort_unstable();
     arrived.sort_unstable();
     assert_eq!((decided.len(), arrived.len()), (CALLS, CALLS));
     assert!(most_in(period, &decided) <= 10, "{decided:?}");
-
     let delays = decided.iter().zip(&arrived);
-    let delays = delays.map(|(sent, arrived)| {
-        assert!(arrived >= sent, "no call arrives before it is allowed");
-        Duration::from_micros(arrived.micros_since(*sent))
-    });
+    let delays = delays.map(|(sent, arrived)| Duration::from_micros(arrived.micros_since(*sent)));
     let longest = delays.max().unwrap();
     assert!(most_in(period.saturating_sub(longest), &arrived) <= 10, "{longest:?} {arrived:?}");
 }
 
 #[tokio::test]
-async fn a_call_that_the_partner_rejects_is_sent_again_after_its_retry_after() {
-    let partner = Partner::new("acme", Limit::per_second(100), MemoryStore::new()).unwrap();
+async fn a_partner_sees_at_most_its_limit_from_one_instance_and_from_two_over_redis() {
+    let in_memory = Arc::new(MemoryStore::new());
+    a_partner_sees_at_most_its_limit([in_memory.clone(), in_memory]).await;
+    let server = RedisServer::start();
+    let [one, other] = [connected(server.patient_store()), connected(server.patient_store())];
+    a_partner_sees_at_most_its_limit([Arc::new(one.await), Arc::new(other.await)]).await;
+}
+
+/// Serves a partner that answers the call with the number `n` by `answer(n)`, and returns the times
+/// of the calls.
+fn partner<T: IntoResponse + 'static>(
+    answer: impl Fn(usize) -> T + Clone + Send + Sync + 'static,
+) -> (Site, Arc<Mutex<Vec<Instant>>>) {
     let arrivals = Arc::<Mutex<Vec<Instant>>>::default();
-    let reject_first = {
-        let arrivals = Arc::clone(&arrivals);
-        async move || {
-            let mut arrivals = arrivals.lock().unwrap();
-            arrivals.push(Instant::now());
-            match arrivals.len() {
-                1 => (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, "1")]).into_response(),
-                _ => StatusCode::OK.into_response(),
-            }
-        }
+    let times = Arc::clone(&arrivals);
+    let handler = async move || {
+        let mut times = times.lock().unwrap();
+        times.push(Instant::now());
+        answer(times.len())
     };
-    let site = web::axum::serve(Router::new().route("/", get(reject_first)));
-    let response = partner.get(&client(), &site.url("/")).await.unwrap();
+    (web::axum::serve(Router::new().route("/", get(handler))), arrivals)
+}
+
+#[tokio::test]
+async fn a_call_that_the_partner_rejects_is_sent_again_after_its_retry_after() {
+    let limiter = limiter(Limit::per_second(100), MemoryStore::new()).unwrap();
+    let (site, arrivals) = partner(|call| match call {
+        1 => (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, "1")]).into_response(),
+        _ => StatusCode::OK.into_response(),
+    });
+    let response = super::get(&paced(client(), limiter), &site.url("/")).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     let arrivals = arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), 2);
@@ -159,51 +166,9 @@ async fn a_call_that_the_partner_rejects_is_sent_again_after_its_retry_after() {
 
 #[tokio::test]
 async fn a_call_that_the_partner_always_rejects_is_an_error() {
-    let partner = Partner::new("acme", Limit::per_second(100), MemoryStore::new()).unwrap();
-    let calls = Arc::new(AtomicUsize::new(0));
-    let reject = {
-        let calls = Arc::clone(&calls);
-        async move || {
-            calls.fetch_add(1, Ordering::SeqCst);
-            (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "0")])
-        }
-    };
-    let site = web::axum::serve(Router::new().route("/", get(reject)));
-    let error = partner.get(&client(), &site.url("/")).await.unwrap_err();
+    let limiter = limiter(Limit::per_second(100), MemoryStore::new()).unwrap();
+    let (site, arrivals) = partner(|_| (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "0")]));
+    let error = super::get(&paced(client(), limiter), &site.url("/")).await.unwrap_err();
     assert_eq!(error.to_string(), "the partner rejected the call three times");
-    assert_eq!(calls.load(Ordering::SeqCst), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pause_holds_for_calls_that_wait_already() {
-    let partner = partner("10/second:gcra:burst=1", TokioClock::new(), Decided::default());
-    let sent = Mutex::new(Vec::new());
-    join_all((0..20).map(async |_| {
-        partner.wait_for_turn().await.unwrap();
-        let mut sent = sent.lock().unwrap();
-        sent.push(Instant::now());
-        if sent.len() == 6 {
-            partner.pause(10 * SECOND);
-            partner.pause(SECOND); // does not shorten the pause
-        }
-    }))
-    .await;
-    let sent = sent.into_inner().unwrap();
-    assert_eq!(sent.len(), 20);
-    assert!(sent[6] - sent[5] >= 10 * SECOND, "{sent:?}");
-    let between = sent.windows(2).map(|pair| pair[1] - pair[0]);
-    assert!(between.min().unwrap() >= SECOND / 10, "{sent:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_would_wait_too_long_is_an_error_at_once() {
-    let begin = Instant::now();
-    let partner = partner("1/minute:gcra:burst=1", TokioClock::new(), Decided::default());
-    partner.wait_for_turn().await.unwrap();
-    partner.wait_for_turn().await.unwrap_err();
-    partner.pause(AT_MOST + SECOND);
-    partner.wait_for_turn().await.unwrap_err();
-    partner.pause(Duration::MAX);
-    partner.wait_for_turn().await.unwrap_err();
-    assert_eq!(begin.elapsed(), Duration::ZERO);
+    assert_eq!(arrivals.lock().unwrap().len(), 3);
 }
