@@ -21,6 +21,7 @@ mod rules;
 mod settling;
 mod shadow;
 mod shared;
+mod usage;
 
 /// Makes each contract a test for both adapters.
 macro_rules! contract {
@@ -216,5 +217,18 @@ contract! {
         instances_share_their_counts,
         a_store_elsewhere_counts_down_in_the_headers,
         a_nested_limiter_waits_for_its_store,
+    }
+    usage {
+        the_usage_of_a_client_is_reported_free_of_charge,
+        each_limit_says_when_it_resets_and_allows_the_next_request,
+        a_client_without_a_key_gets_the_denial_of_the_limiter,
+        forged_headers_show_the_usage_of_the_sender_alone,
+        rules_of_other_paths_are_reported_and_undisclosed_ones_are_not,
+        names_and_tiers_of_rules_are_those_of_the_headers,
+        more_rules_than_a_request_may_have_are_reported,
+        a_blocked_client_reads_the_end_of_its_block,
+        the_usage_on_a_shared_store_is_that_of_all_instances,
+        usage_is_not_reported_while_the_store_cannot_decide,
+        a_fallback_reports_its_share_under_the_configured_limit,
     }
 }

@@ -3,8 +3,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use actix_web::body::MessageBody;
-use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
-use actix_web::{Error, HttpMessage};
+use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform, fn_service};
+use actix_web::{Error, HttpMessage, Route, web};
 use rl_core::adapter::{Admission, HttpLimiter};
 use rl_core::denial::{Denial, DenialBody, DenialReason};
 use rl_core::headers::Headers;
@@ -330,6 +330,38 @@ impl RateLimit {
         self.limiter.denied(decision, subject).into()
     }
 
+    /// Returns a route that answers a client what is left of its limits, in JSON:
+    /// [`HttpLimiter::usage`].
+    ///
+    /// Create it after all settings of the middleware. Its requests are not charged, so put it
+    /// outside of this middleware, or exempt its path. They cost the store a look-up, so a limit of
+    /// their own does no harm.
+    ///
+    /// ```
+    /// use actix_web::{App, web};
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).exempt(|request| request.path() == "/rate_limit");
+    /// let app = App::new()
+    ///     .route("/rate_limit", limit.usage_route())
+    ///     .route("/", web::get().to(async || "hello"))
+    ///     .wrap(limit);
+    /// # let _ = app;
+    /// # Ok::<(), rl_actix::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn usage_route(&self) -> Route {
+        let limiter = self.limiter.clone();
+        web::get().service(fn_service(move |request: ServiceRequest| {
+            let report = limiter.usage(&ActixRequest::new(&request));
+            async move {
+                let response = response::boxed(report.await);
+                Ok::<_, Error>(request.into_response(response))
+            }
+        }))
+    }
+
     fn set(self, change: impl FnOnce(HttpLimiter) -> HttpLimiter) -> Self {
         Self { limiter: change(self.limiter) }
     }
@@ -412,7 +444,6 @@ mod tests {
     use std::task::Waker;
 
     use actix_web::HttpResponse;
-    use actix_web::dev::fn_service;
     use actix_web::test::TestRequest;
     use rl_core::Limit;
 

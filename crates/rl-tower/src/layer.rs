@@ -7,6 +7,7 @@ use tower_layer::Layer;
 
 use crate::denied::Denied;
 use crate::service::RateLimit;
+use crate::usage::UsageService;
 
 /// Puts a limiter in front of a service.
 ///
@@ -341,6 +342,32 @@ impl RateLimitLayer {
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
         self.limiter.denied(decision, subject).into()
+    }
+
+    /// Returns a service that answers a client what is left of its limits, in JSON:
+    /// [`HttpLimiter::usage`].
+    ///
+    /// Create it after all settings of the layer. Its requests are not charged, so put it outside
+    /// of this layer, or exempt its path. They cost the store a look-up, so a limit of their own
+    /// does no harm.
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use axum::routing::{get, get_service};
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter);
+    /// let usage = get_service(layer.usage_service());
+    /// let app: Router = Router::new()
+    ///     .route("/", get(async || "hello"))
+    ///     .layer(layer)
+    ///     .route("/rate_limit", usage); // after the layer, which does not count it
+    /// # Ok::<(), rl_tower::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn usage_service(&self) -> UsageService {
+        UsageService::new(self.limiter.clone())
     }
 
     fn set(self, change: impl FnOnce(HttpLimiter) -> HttpLimiter) -> Self {

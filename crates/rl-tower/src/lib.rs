@@ -189,6 +189,7 @@ mod nested_prefix;
 mod request;
 mod response;
 mod service;
+mod usage;
 
 pub use degrade::{Degrade, DegradeFuture, DegradeLayer};
 pub use denied::Denied;
@@ -199,3 +200,4 @@ pub use response::ResponseBody;
 #[doc(inline)]
 pub use rl_core::*;
 pub use service::RateLimit;
+pub use usage::{UsageFuture, UsageService};

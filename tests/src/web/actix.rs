@@ -34,6 +34,7 @@ impl Target for Actix {
             };
             App::new()
                 .configure(|app| application(app, &theirs))
+                .route("/rate_limit", RateLimit::from(limiters[0].clone()).usage_route())
                 .wrap(limit(2))
                 .wrap(limit(1))
                 .wrap(limit(0))

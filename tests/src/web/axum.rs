@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
-use axum::routing::{any, post};
+use axum::routing::{any, get_service, post};
 use axum::{Extension, Router};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::RequestInfo;
@@ -24,7 +24,8 @@ pub struct Axum;
 impl Target for Axum {
     fn serve(limiters: Vec<HttpLimiter>) -> Site {
         let stage = Arc::<Stage>::default();
-        let mut app = application(&stage);
+        let usage = RateLimitLayer::from(limiters[0].clone()).usage_service();
+        let mut app = application(&stage).route("/rate_limit", get_service(usage));
         for limiter in limiters.into_iter().rev() {
             app = app.layer(RateLimitLayer::from(limiter));
         }

@@ -5,6 +5,7 @@
 //! | route | response |
 //! |---|---|
 //! | `/`, `/users/{id}`, `/health` with any method | the decision in the request's extensions, in the format of [`describe`] |
+//! | `GET /rate_limit` | the usage of the outermost limiter |
 //! | `POST /echo` | the body of the request |
 //! | `/costs/{units}` | adds this number of units to the cost |
 //! | `/fails` | an error response of the handler |

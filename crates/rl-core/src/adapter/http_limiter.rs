@@ -188,7 +188,7 @@ impl HttpLimiter {
         self.set(|settings| settings.partition_secret = Some(secret))
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(super) fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         let settings = Arc::make_mut(&mut self.settings);
         change(settings);
         settings.is_special = settings.limiter.has_rules()
@@ -294,12 +294,7 @@ impl HttpLimiter {
         let parts = match rules.parts_of(request, &defaults) {
             Ok(Some(parts)) => Arc::new(parts),
             Ok(None) => return Some(self.exempted()),
-            Err(Uncounted::MissingKey { rule }) => {
-                return Some(self.reject_missing_key(request, Some(rule)));
-            }
-            Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
-            Err(Uncounted::TooManyRules) => return Some(self.reject_too_many_rules(request)),
-            Err(Uncounted::UnknownAddress) => return Some(self.reject_unknown_address(request)),
+            Err(uncounted) => return Some(self.reject_uncounted(request, uncounted)),
         };
         let context = RequestContext::of_parts(parts, request, outer.is_some());
         let limiter = settings.limiter.id();
@@ -451,7 +446,7 @@ impl HttpLimiter {
 
     /// Sets the labels of a decision, which the response shows.
     #[inline(never)]
-    fn label(&self, decision: &mut Decision, context: &RequestContext) {
+    pub(super) fn label(&self, decision: &mut Decision, context: &RequestContext) {
         let labels = decision.labels_mut();
         labels.names_rules = self.settings.names_rules;
         match &context.parts {
@@ -480,6 +475,21 @@ impl HttpLimiter {
     fn exempted(&self) -> Admission {
         self.settings.limiter.count_uncounted(OutsideDecisions::Exempt);
         Admission::Exempt
+    }
+
+    /// Rejects a request that the rules do not count.
+    #[cold]
+    pub(super) fn reject_uncounted(
+        &self,
+        request: &dyn RequestInfo,
+        uncounted: Uncounted<'_>,
+    ) -> Admission {
+        match uncounted {
+            Uncounted::MissingKey { rule } => self.reject_missing_key(request, Some(rule)),
+            Uncounted::AmbiguousKey => self.reject_ambiguous_key(request),
+            Uncounted::TooManyRules => self.reject_too_many_rules(request),
+            Uncounted::UnknownAddress => self.reject_unknown_address(request),
+        }
     }
 
     /// Rejects a request without a key that the limiter knows. `rule` is the rule that needs one.

@@ -66,6 +66,7 @@ pub(crate) mod response;
 pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use admission::{Admission, RequestContext};
 pub use denied::Denied;

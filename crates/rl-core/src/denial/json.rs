@@ -1,9 +1,9 @@
-//! Writes JSON strings; two small objects do not justify a dependency on a JSON library.
+//! Writes JSON strings; three small objects do not justify a dependency on a JSON library.
 
 use std::fmt::Write;
 
 /// Appends `text` as a JSON string.
-pub(super) fn push_string(json: &mut String, text: &str) {
+pub(crate) fn push_string(json: &mut String, text: &str) {
     json.push('"');
     push_escaped(json, text);
     json.push('"');

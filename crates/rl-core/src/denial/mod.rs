@@ -52,7 +52,7 @@
 
 mod body;
 mod grpc;
-mod json;
+pub(crate) mod json;
 mod open_bank;
 mod response;
 #[cfg(test)]

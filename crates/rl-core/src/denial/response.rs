@@ -10,7 +10,8 @@ pub(super) const GRPC_CONTENT_TYPE: &str = "application/grpc";
 
 /// The response to a rejected request.
 ///
-/// Create one with [`Denial::json`], [`Denial::text`] or [`Denial::new`].
+/// Create one with [`Denial::json`], [`Denial::text`] or [`Denial::new`]. The response to a client
+/// that [asks for its usage](crate::adapter::HttpLimiter::usage) has this type too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denial {

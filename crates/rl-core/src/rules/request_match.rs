@@ -200,6 +200,11 @@ impl CompiledMatch {
             && (self.hosts.is_empty() || self.hosts.may_match(request.hosts()))
             && self.matches_headers(request.info)
             && self.paths.as_ref().is_none_or(|paths| request.paths().may_match(paths));
+        self.if_address_matches(matches, request)
+    }
+
+    /// Returns whether a rule applies whose other conditions hold if `matches` is true.
+    fn if_address_matches(&self, matches: bool, request: &RequestView<'_>) -> Applies {
         match matches.then(|| self.matches_address(request)) {
             Some(Some(true)) => Applies::Yes,
             Some(None) => Applies::IfAddressMatches,
@@ -215,6 +220,14 @@ impl CompiledMatch {
             && self.matches_headers(request.info)
             && self.paths.as_ref().is_none_or(|paths| request.paths().surely_matches(paths))
             && self.matches_address(request) == Some(true)
+    }
+
+    /// Returns whether a rule with this match may count other requests of the client that sent this
+    /// one: whether all conditions hold, except those on the method and the path.
+    pub(super) fn applies_to_client(&self, request: &RequestView<'_>) -> Applies {
+        let matches = (self.hosts.is_empty() || self.hosts.may_match(request.hosts()))
+            && self.matches_headers(request.info);
+        self.if_address_matches(matches, request)
     }
 
     fn matches_headers(&self, request: &dyn RequestInfo) -> bool {

@@ -126,20 +126,47 @@ impl RuleSet {
                     return Err(uncounted);
                 }
             };
-            let cost = rule.cost(request, defaults);
-            let part = RulePart {
-                place,
-                tier: self.tier(rule, request, &subject),
-                subject,
-                cost,
-                policy: None,
-            };
+            let (tier, cost) = (self.tier(rule, request, &subject), rule.cost(request, defaults));
+            let part = RulePart { place, tier, subject, cost, policy: None };
             self.push(&mut parts, part, request)?;
         }
         if let Some(selector) = selector {
             self.select(selector, &mut parts, request, defaults)?;
         }
         Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
+    }
+
+    /// Returns the parts that the disclosed rules make of other requests of the client that sent
+    /// this one, whatever their method and path are. Each element has as many parts as a decision
+    /// can have. Rules in shadow are left out, and those after the first 32.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is ambiguous, or if no rule finds one.
+    pub(crate) fn parts_of_client(
+        self: &Arc<Self>,
+        request: &dyn RequestInfo,
+        defaults: &Defaults<'_>,
+    ) -> Result<Vec<RequestParts>, Uncounted<'_>> {
+        let (view, mut parts, mut missing) = (self.view(request), Vec::new(), None);
+        for (place, rule) in self.rules.iter().enumerate() {
+            match rule.subject_of_client(&view, defaults) {
+                Ok(Some(subject)) => {
+                    let tier = self.tier(rule, request, &subject);
+                    let cost = rule.cost(request, defaults);
+                    parts.push(RulePart { place, tier, subject, cost, policy: None });
+                }
+                Ok(None) => {}
+                Err(Uncounted::TooManyRules) => break,
+                Err(error @ Uncounted::AmbiguousKey) => return Err(error),
+                Err(error) => missing = missing.or(Some(error)),
+            }
+        }
+        if let Some(error) = missing.filter(|_| parts.is_empty()) {
+            return Err(error);
+        }
+        let chunks = parts.chunks(Part::MAX).map(|chunk| chunk.iter().cloned().collect());
+        Ok(chunks.map(|chunk| RequestParts::new(self, chunk)).collect())
     }
 
     /// Adds the parts of the rules that the selector selects for a request.

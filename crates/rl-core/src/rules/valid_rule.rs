@@ -176,7 +176,35 @@ impl ValidRule {
         view: &RequestView<'_>,
         missing: MissingKey,
     ) -> Result<Option<Subject>, Uncounted<'_>> {
-        let applies = self.applies(view);
+        self.subject_if(self.applies(view), view, missing)
+    }
+
+    /// Returns the [subject](Self::subject) under which the rule may count other requests of the
+    /// client that sent this one, whatever their method and path are. Returns `None` for a rule that
+    /// clients do not see.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if such requests have to be rejected.
+    pub(super) fn subject_of_client(
+        &self,
+        view: &RequestView<'_>,
+        defaults: &Defaults<'_>,
+    ) -> Result<Option<Subject>, Uncounted<'_>> {
+        let applies = match &self.matches {
+            _ if self.is_shadow || !self.is_disclosed || self.is_selected => Applies::No,
+            Some(matches) => matches.applies_to_client(view),
+            None => Applies::Yes,
+        };
+        self.subject_if(applies, view, self.on_missing_key.unwrap_or(defaults.on_missing_key))
+    }
+
+    fn subject_if(
+        &self,
+        applies: Applies,
+        view: &RequestView<'_>,
+        missing: MissingKey,
+    ) -> Result<Option<Subject>, Uncounted<'_>> {
         if applies == Applies::No {
             return Ok(None);
         }
