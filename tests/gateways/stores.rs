@@ -67,20 +67,11 @@ enum Counters {
 
 impl Counters {
     fn url(&self) -> String {
-        let hosts = |servers: &[RedisServer]| {
-            let hosts = servers.iter().map(|server| format!("127.0.0.1:{}", server.port()));
-            hosts.collect::<Vec<_>>().join(",")
-        };
         match self {
             Self::Memory => "memory".to_owned(),
             Self::Server(server) => server.url(),
-            Self::Sentinels(group) => format!(
-                "redis-sentinel://{}?sentinel_password={}#{}",
-                hosts(&group.sentinels),
-                Sentinels::PASSWORD,
-                Sentinels::NAME
-            ),
-            Self::Cluster(cluster) => format!("redis-cluster://{}", hosts(&cluster.servers)),
+            Self::Sentinels(group) => group.url(""),
+            Self::Cluster(cluster) => cluster.url(""),
         }
     }
 }

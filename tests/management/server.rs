@@ -10,7 +10,7 @@ use rl_core::key::Identified;
 use rl_core::rules::{Rule, Rules};
 use rl_core::{OnFailure, RateLimiter, Subject};
 use rl_tests::web::{Answer, Fetch, client};
-use rl_tests::{RedisServer, free_port, on_every_server};
+use rl_tests::{RedisCluster, RedisServer, Sentinels, free_port, on_every_server};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -281,6 +281,42 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
         digits.push(subject().unwrap());
     }
     assert_eq!(digits[0], digits[1]);
+}
+
+/// The server reads and resets counters behind sentinels and on a cluster, by their URLs alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_works_with_the_url_of_sentinels_and_of_a_cluster() {
+    let (sentinels, cluster) = (Sentinels::start().await, RedisCluster::start().await);
+    let cluster_place = format!("cluster 127.0.0.1:{}", cluster.servers[0].port());
+    for (url, place) in [
+        (sentinels.url(""), format!("{}, by sentinels", Sentinels::NAME)),
+        (cluster.url(""), cluster_place),
+    ] {
+        let server = Server::start("sqlite::memory:", &[("RL_REDIS_URL", &url)]).await;
+        let limited =
+            super::dated([-1, 2, -1, -1, -1, -1], "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z");
+        assert_eq!(server.call("PUT", super::CALL_LIMITS, Some(limited)).await.status, 200);
+        let store = rl_core::RedisStore::builder(&url).connection_wait(PATIENCE);
+        let store = store.response_timeout(PATIENCE).connect().await.unwrap();
+        let limiter = RateLimiter::builder().limit("2/minute".parse().unwrap()).store(store);
+        let limiter = limiter.deadline(PATIENCE).build().unwrap();
+        assert!(limiter.check(&Subject::consumer("abc"), 1).await.is_allowed(), "{url}");
+
+        let path = "/management/consumers/abc/call-counters";
+        let made = async || {
+            let counters = parse(&server.call("GET", path, None).await);
+            counters["per_minute"]["calls_made"].as_i64()
+        };
+        until(async || made().await == Some(1)).await;
+        assert_eq!(server.call("DELETE", path, None).await.status, 200, "{url}");
+        assert_eq!(made().await, Some(0), "{url}");
+
+        let health = server.call("GET", "/health/redis", None).await;
+        assert_eq!(health.status, 200, "{}", health.body);
+        let expected = json!({ "redis_ready": true, "url": place, "port": 0 });
+        assert_eq!(parse(&health), expected);
+        assert!(!server.log().contains(Sentinels::PASSWORD), "{}", server.log());
+    }
 }
 
 /// Fault: the server spoke for the services. It said what calls do in an outage, and reported that

@@ -64,6 +64,15 @@ impl Sentinels {
         self.sentinels.iter().map(|sentinel| sentinel.url_of("", Self::PASSWORD)).collect()
     }
 
+    /// Returns the single URL with the hosts and the password of the sentinels. `login` is the login
+    /// to the servers: empty, or `user:password@`.
+    #[must_use]
+    pub fn url(&self, login: &str) -> String {
+        let ports = self.sentinels.iter().map(RedisServer::port);
+        let (hosts, password, name) = (local_hosts(ports), Self::PASSWORD, Self::NAME);
+        format!("redis-sentinel://{login}{hosts}?sentinel_password={password}#{name}")
+    }
+
     /// Opens connections to the sentinels.
     pub async fn operators(&self) -> Vec<Bystander> {
         let mut operators = Vec::new();
@@ -79,6 +88,11 @@ impl Sentinels {
         let (_, port): (String, u16) = operator.query(&command).await;
         port
     }
+}
+
+/// Returns these ports of this machine as the hosts of a URL.
+fn local_hosts(ports: impl Iterator<Item = u16>) -> String {
+    ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().join(",")
 }
 
 async fn facts(operator: &Bystander) -> HashMap<String, String> {
@@ -201,6 +215,16 @@ impl RedisCluster {
             })
             .await;
         }
+    }
+
+    /// Returns the single URL with the hosts of all servers. `login` is empty, or `user:password@`.
+    #[must_use]
+    pub fn url(&self, login: &str) -> String {
+        if self.tls_ports.is_empty() {
+            let ports = self.servers.iter().map(RedisServer::port);
+            return format!("redis-cluster://{login}{}", local_hosts(ports));
+        }
+        format!("rediss-cluster://{login}{}", local_hosts(self.tls_ports.iter().copied()))
     }
 
     /// Returns the URLs of the servers.

@@ -35,8 +35,8 @@ impl Backend {
         }
     }
 
-    /// Reads the host and the port from the URL of a Redis server. Ignores the user and the
-    /// password.
+    /// Reads the host and the port from the URL of a Redis server, or the hosts from that of
+    /// sentinels or a cluster. Ignores the user and the password.
     ///
     /// # Examples
     ///
@@ -51,6 +51,9 @@ impl Backend {
         let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+        if place.contains(',') {
+            return Self::Redis { host: place.to_owned(), port: 0 };
+        }
         let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
             Some((host, port)) => (host, port.strip_prefix(':')),
             None => match place.split_once(':') {
@@ -75,6 +78,7 @@ mod tests {
             ("redis://user:p@ss@localhost:7000/1", "localhost", 7000),
             ("rediss://[::1]:7000/?protocol=resp3", "::1", 7000),
             ("redis://[2001:db8::1]", "2001:db8::1", 6379),
+            ("redis-sentinel://u:p@10.0.0.1,[::1]:7000/2?ca=x#limits", "10.0.0.1,[::1]:7000", 0),
         ] {
             assert_eq!(
                 Backend::redis(url),

@@ -92,7 +92,6 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         Some(_) => format!("RL_NAMESPACE, RL_RECORDS_RULE: {error}"),
         None => format!("RL_NAMESPACE: {error}"),
     })?;
-    let backend = settings.redis.as_deref().map(rl_admin::Backend::redis).unwrap_or_default();
-    let admin = settings.admin.admin(records, limiter, webhooks).backend(backend);
+    let admin = settings.admin.admin(records, limiter, webhooks);
     Ok(admin.client_ip(settings.client_ip.clone()).stand_alone(true).build())
 }

@@ -23,7 +23,6 @@ mod server;
 mod service;
 mod settings;
 mod sources;
-mod store_url;
 
 pub use permits::{PermitTable, Unsettled};
 pub use records::RecordLimits;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rl_admin::settings::AdminSettings;
 use rl_core::adapter::HttpLimiter;
-use rl_core::{FailureKind, MemoryStore, RateLimiter};
+use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
 use rl_metrics::Metrics;
 use rl_serve::{HttpServer, Shutdown, Tls};
 use tokio::net::TcpListener;
@@ -21,9 +21,8 @@ use crate::http::{HttpSettings, Readiness, router};
 use crate::management::Management;
 use crate::permits::PermitTable;
 use crate::service::DecisionService;
-use crate::settings::Settings;
+use crate::settings::{Settings, store_error};
 use crate::sources::{LoadedRules, Source};
-use crate::store_url;
 
 /// The time limit for the return of leased units and the settlement of permits at the end.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -122,10 +121,10 @@ impl Server {
         if let Some(namespace) = &settings.namespace {
             limiter = limiter.namespace(namespace);
         }
-        limiter = match &settings.store {
+        limiter = match settings.redis_url() {
             Some(url) => {
-                let store = store_url::connect(url).await;
-                limiter.store(store.map_err(|error| StartError(format!("store: {error}")))?)
+                let store = RedisStore::connect(url).await;
+                limiter.store(store.map_err(|error| StartError(store_error(error)))?)
             }
             None => limiter.store(MemoryStore::new()),
         };

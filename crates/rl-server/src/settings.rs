@@ -9,8 +9,10 @@ use indexmap::IndexMap;
 use rl_admin::settings::{AdminSettings, InvalidSetting, RecordsSettings};
 use rl_core::OnFailure;
 use rl_core::Period;
+use rl_core::RedisStore;
 use rl_core::client_ip::TrustedProxies;
 use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::store::ConnectError;
 use rl_serve::TlsFiles;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -18,7 +20,6 @@ use serde::de::IgnoredAny;
 use crate::domains::{read_as, read_text};
 use crate::http::BearerToken;
 use crate::one_or_many;
-use crate::store_url;
 
 /// The settings of a [`Server`](crate::Server).
 ///
@@ -69,7 +70,8 @@ pub struct Settings {
     /// The time between the report that the server is not ready and the end of its listeners. A
     /// load balancer stops sending requests in it.
     pub shutdown_delay: Duration,
-    /// The URL of the store; `None` for counters in memory.
+    /// The URL of the store, as [`RedisStore::connect`] reads it; `None` or `memory` for counters in
+    /// memory.
     pub store: Option<String>,
     /// The gateways that may describe requests of their clients.
     pub proxies: TrustedProxies,
@@ -114,8 +116,12 @@ impl Settings {
                 return Err(format!("server: {name} {address:?}: expected HOST:PORT"));
             }
         }
-        let store = self.store.as_deref().map_or(Ok(()), store_url::check);
-        store.map_err(|reason| format!("store: {reason}"))
+        self.redis_url().map_or(Ok(()), RedisStore::check_url).map_err(store_error)
+    }
+
+    /// Returns the URL of the store, unless the counters are in memory.
+    pub(crate) fn redis_url(&self) -> Option<&str> {
+        self.store.as_deref().filter(|store| *store != "memory")
     }
 
     /// Replaces settings by those in the environment: `RL_LISTEN`, `RL_LISTEN_GRPC` and
@@ -134,6 +140,12 @@ impl Settings {
         }
         self
     }
+}
+
+/// Returns the text of an error of the store.
+pub(crate) fn store_error(error: ConnectError) -> String {
+    let or_memory = if matches!(error, ConnectError::Url { .. }) { "; or memory" } else { "" };
+    format!("store: {error}{or_memory}")
 }
 
 /// The parts of a rule file that are settings of the server.

@@ -287,7 +287,7 @@ async fn a_server_that_cannot_start_says_why() {
         ("rules: { all: { limits: 1/second } }\nserver: { liste: x }", "unknown field"),
         (
             "rules: { all: { limits: 1/second } }\nstore: nonsense",
-            "store: expected memory, or SCHEME://HOST",
+            "store: Redis URL \"…\": redis url did not parse; expected redis://",
         ),
         (
             "rules: { all: { limits: 1/second } }\ndomains: { edge: { all: { limits: 1/fortnight } } }",
@@ -330,7 +330,7 @@ async fn checking_a_file_returns_its_warnings_or_the_reason_why_it_is_not_valid(
         ),
         (
             "rules: { a: { limits: 1/hour } }\nstore: http://:secret@host",
-            "store: expected memory, or SCHEME://HOST",
+            "with several hosts; or memory",
         ),
         (
             "server: { liste: x }\nrules: { a: { limits: 1/hour } }",

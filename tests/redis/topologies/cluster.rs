@@ -30,6 +30,18 @@ pub(super) async fn start() -> RedisCluster {
     cluster
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_url_of_a_cluster_is_enough_to_decide() {
+    let cluster = start().await;
+    let url = cluster.url("rl:secret@");
+    assert_exactly_five_of_twenty_pass(patient(RedisStore::builder(&url)).await).await;
+    let wrong = RedisStore::builder(&url.replace("secret", "wrong")).connect_timeout(PATIENCE);
+    match wrong.connect().await.unwrap_err() {
+        ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Refused, "{error}"),
+        other => panic!("{other}"),
+    }
+}
+
 /// Returns the builder of a store that knows the URL of one server. Through this server, the store
 /// finds the others.
 pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {

@@ -47,6 +47,27 @@ async fn the_primary_that_sentinels_name_keeps_the_contract() {
     assert_exactly_one_passes(patient(store(&sentinels)).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_url_of_sentinels_is_enough_to_decide() {
+    let sentinels = start().await;
+    let url = sentinels.url("rl:secret@");
+    assert_exactly_five_of_twenty_pass(patient(RedisStore::builder(&url)).await).await;
+    // The number of the database is that of the servers.
+    let other = sentinels.url("").replace('?', "/2?");
+    assert_exactly_five_of_twenty_pass(patient(RedisStore::builder(&other)).await).await;
+
+    for wrong in [url.replace("rl:secret", "rl:wrong"), url.replace(Sentinels::PASSWORD, "wrong")] {
+        let builder = RedisStore::builder(&wrong).connect_timeout(PATIENCE);
+        match builder.connect().await.unwrap_err() {
+            ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Refused),
+            other => panic!("{other}"),
+        }
+    }
+    // The methods of the builder take precedence over the URL.
+    let builder = RedisStore::builder(&url.replace("rl:secret", "rl:wrong")).password("secret");
+    assert_exactly_one_passes(patient(builder).await).await;
+}
+
 async fn assert_exactly_one_passes(store: RedisStore) {
     let limiter = RateLimiter::builder().limit("1/hour".parse().unwrap()).store(store);
     let limiter = limiter.deadline(PATIENCE).build().unwrap();

@@ -121,6 +121,52 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
     assert_exactly_five_of_twenty_pass(patient(store().tls(trusting(&authority))).await).await;
     let error = refused(store().tls(trusting(&stranger))).await;
     assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
+
+    // The single URL of the cluster names the same file.
+    let by_url = |ca: &str| RedisStore::builder(&format!("{}?ca={ca}", cluster.url("")));
+    let ca = file("ca.pem", &authority.pem());
+    let store = patient(by_url(&ca).prefix("by_url")).await;
+    assert_exactly_five_of_twenty_pass(store).await;
+    let error = refused(by_url(&file("other-ca.pem", &stranger.pem()))).await;
+    assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
+}
+
+#[tokio::test]
+async fn a_url_names_the_files_of_certificates() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, true);
+    let ours = authority.identity("service");
+    let folder = server.server.folder();
+    for (name, text) in [
+        ("other ca.pem", stranger.pem()),
+        ("client&1.pem", ours.certificate),
+        ("client key.pem", ours.key),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    let url = |query: &str| {
+        let query = query.replace("DIR", folder.to_str().unwrap());
+        format!("rediss://127.0.0.1:{}/?{query}", server.port)
+    };
+    let builder = |query: &str| RedisStore::builder(&url(query));
+    let client = "cert=DIR/client%261.pem&key=DIR%2Fclient%20key.pem";
+
+    let store = patient(builder(&format!("ca=DIR/ca.pem&{client}"))).await;
+    assert_exactly_five_of_twenty_pass(store).await;
+    let error = refused(builder(&format!("{client}&ca=DIR/other%20ca.pem"))).await;
+    assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
+    let error = refused(builder("ca=DIR/ca.pem")).await;
+    assert!(error.to_string().contains("asks for a client certificate"), "{error}");
+    // Certificates of the builder take precedence over the URL.
+    let builder_first = builder(&format!("ca=DIR/ca.pem&{client}")).tls(trusting(&authority));
+    let error = refused(builder_first).await;
+    assert!(error.to_string().contains("asks for a client certificate"), "{error}");
+
+    // A file is read when the store connects, and not when its URL is checked.
+    let missing = "ca=DIR/none.pem";
+    RedisStore::check_url(&url(missing)).unwrap();
+    let error = builder(missing).connect().await.unwrap_err();
+    assert!(error.to_string().contains("none.pem: entity not found"), "{error}");
 }
 
 #[tokio::test]

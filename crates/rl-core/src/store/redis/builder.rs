@@ -1,4 +1,5 @@
 mod servers;
+mod url;
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,6 +58,11 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
+    /// Checks the form of a URL, without connecting and without reading files.
+    pub(super) fn check_url(url: &str) -> Result<(), ConnectError> {
+        url::read(url).map(drop)
+    }
+
     pub(super) fn new(servers: Servers) -> Self {
         Self {
             servers,
@@ -130,7 +136,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the certificates for URLs with `rediss://`. Defaults to [`Tls::new`].
+    /// Sets the certificates for URLs with `rediss://`. Defaults to the files that the URL names,
+    /// or else to [`Tls::new`].
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -351,11 +358,18 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = keys::checked_prefix(self.prefix.clone(), self.layout)?;
         let settings = Arc::new(self.connection_settings()?);
+        let (servers, login) = match &self.servers {
+            Servers::One(url) => {
+                let (servers, of_url) = url::read(url)?;
+                (servers, self.login.clone().or(of_url))
+            }
+            #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
+            servers => (servers.clone(), self.login.clone()),
+        };
         let placement =
-            Placement::new(self.servers.is_cluster(), self.slot_groups, self.layout, &prefix)
+            Placement::new(servers.is_cluster(), self.slot_groups, self.layout, &prefix)
                 .map_err(|why| ConnectError::SlotGroups { why })?;
-        let Connected { router, probed, label } =
-            self.servers.connect(&self.login, &settings).await?;
+        let Connected { router, probed, label } = servers.connect(&login, &settings).await?;
         match probed {
             Err(error) if error.kind().is_configuration() => {
                 return Err(ConnectError::Refused(error));

@@ -14,7 +14,7 @@ use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 /// The text contains no password and no key. It shows only the scheme of a URL.
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not that of a Redis server.
+    /// The URL is not that of a store on Redis.
     Url {
         /// The URL's scheme.
         shown: String,
@@ -69,11 +69,9 @@ debug_as_display!(ConnectError);
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url { shown, why } => write!(
-                f,
-                "Redis URL {shown:?}: {why}; expected redis://[user:password@]host[:port][/database], or \
-                 rediss:// for TLS"
-            ),
+            Self::Url { shown, why } => {
+                write!(f, "Redis URL {shown:?}: {why}; expected {}", expected_form(shown))
+            }
             Self::Feature { what, feature } => {
                 write!(f, "{what} needs feature `{feature}` of rl-core, which is not enabled")
             }
@@ -92,6 +90,23 @@ impl fmt::Display for ConnectError {
             Self::ZeroConnections => f.write_str("connections must be at least 1"),
             Self::ZeroDuration { setting } => write!(f, "{setting} must be greater than zero"),
             Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Returns the form of URLs with this scheme.
+fn expected_form(scheme: &str) -> &'static str {
+    match scheme.split_once('-') {
+        Some((_, "sentinel://…")) => {
+            "redis-sentinel://[user:password@]host[:port],…[/database][?sentinel_password=…]#NAME, or \
+             rediss-sentinel:// for TLS"
+        }
+        Some((_, "cluster://…")) => {
+            "redis-cluster://[user:password@]host[:port],…, or rediss-cluster:// for TLS"
+        }
+        _ => {
+            "redis://[user:password@]host[:port][/database], or rediss:// for TLS; or \
+             redis-sentinel:// or redis-cluster:// with several hosts"
         }
     }
 }

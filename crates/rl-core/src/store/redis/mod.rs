@@ -115,20 +115,40 @@ struct RedisStoreInner {
 }
 
 impl RedisStore {
-    /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or
-    /// `rediss://` for TLS (feature `redis-tls`). A server that cannot be reached does not cause an
-    /// error: the limiter's failure policy applies until it can be reached.
+    /// Connects to the servers at `url`. A server that cannot be reached does not cause an error:
+    /// the limiter's failure policy applies until it can be reached.
+    ///
+    /// | URL | servers | feature |
+    /// |---|---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | one server | |
+    /// | `redis-sentinel://[user:password@]host[:port],…[/database][?sentinel_password=…]#NAME` | the primary that the sentinels at these hosts call `NAME`; the login and the database are those of the servers | `redis-sentinel` |
+    /// | `redis-cluster://[user:password@]host[:port],…` | the cluster to which these servers belong | `redis-cluster` |
+    /// | `rediss://…`, `rediss-sentinel://…`, `rediss-cluster://…` | the same over TLS; `?ca=FILE` trusts the authorities of this file instead of those of the system, and `cert=FILE&key=FILE` presents a client certificate | `redis-tls` |
+    ///
+    /// Special characters of users, passwords and files are percent-encoded.
     ///
     /// # Errors
     ///
-    /// Returns an error if `url` does not have this form, or if the server refuses the credentials.
+    /// Returns an error if `url` has another form or needs a feature that is not enabled, if a file
+    /// cannot be used, or if a server refuses the credentials.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
 
-    /// Returns a builder of a store on the server at `url`.
+    /// Returns a builder of a store on the servers at `url`, which has one of the forms of
+    /// [`connect`](Self::connect).
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Servers::One(url.to_owned()))
+    }
+
+    /// Checks the form of a URL for [`connect`](Self::connect), without connecting and without
+    /// reading files.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `url` has another form, or needs a feature that is not enabled.
+    pub fn check_url(url: &str) -> Result<(), ConnectError> {
+        RedisStoreBuilder::check_url(url)
     }
 
     /// Returns a builder of a store on the primary that the sentinels at these URLs call `name`.

@@ -18,12 +18,10 @@ use crate::store::redis::error::ConnectError;
 /// The URLs of servers.
 #[derive(Clone)]
 pub(crate) enum Servers {
+    /// One server; in a builder, the URL of a store in any form.
     One(String),
     #[cfg(feature = "redis-sentinel")]
-    Sentinels {
-        urls: Vec<String>,
-        name: String,
-    },
+    Sentinels { urls: Vec<String>, name: String },
     #[cfg(feature = "redis-cluster")]
     Cluster(Vec<String>),
 }
@@ -49,15 +47,20 @@ impl Servers {
         }
     }
 
+    /// Returns the URLs of the servers.
+    pub(super) fn urls(&self) -> &[String] {
+        match self {
+            Self::One(url) => std::slice::from_ref(url),
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinels { urls, .. } => urls,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(urls) => urls,
+        }
+    }
+
     /// Returns the URLs as `Debug` shows them: with `…` in place of all that follows the scheme.
     pub(super) fn redacted(&self) -> Vec<String> {
-        match self {
-            Self::One(url) => vec![redacted_url(url)],
-            #[cfg(feature = "redis-sentinel")]
-            Self::Sentinels { urls, .. } => urls.iter().map(|url| redacted_url(url)).collect(),
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(urls) => urls.iter().map(|url| redacted_url(url)).collect(),
-        }
+        self.urls().iter().map(|url| redacted_url(url)).collect()
     }
 
     /// Tries once to connect. The result contains the error if the servers cannot be reached.

@@ -36,7 +36,7 @@ pub(super) use connector::ConnectionSettings;
 pub(super) use pool::{Pool, PoolTarget};
 #[cfg(feature = "redis-sentinel")]
 pub(super) use sentinel::Sentinels;
-pub(super) use server::{Login, Server, redacted_url};
+pub(super) use server::{Login, NO_FRAGMENT, Server, redacted_url, validate_url};
 #[cfg(feature = "redis-tls")]
 pub use tls::Tls;
 

@@ -20,6 +20,19 @@ pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
 }
 
+impl Login {
+    /// Returns the login with the values of `other` in place of those that are not set.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            user: self.user.or(other.user),
+            password: self.password.or(other.password),
+            database: self.database.or(other.database),
+            #[cfg(feature = "redis-tls")]
+            tls: self.tls.or(other.tls),
+        }
+    }
+}
+
 /// The address at which a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -51,33 +64,13 @@ pub(crate) struct Server {
 impl Server {
     /// Creates the server at `url`.
     pub(crate) fn from_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
-        let invalid =
-            |why: &str| ConnectError::Url { shown: redacted_url(url), why: why.to_owned() };
-        if url.trim().is_empty() {
-            return Err(invalid("it is empty"));
-        }
-        if url.contains('#') {
-            return Err(invalid(
-                "a fragment (#…) is not accepted: certificates are always verified, and a # in a \
-                 password is written %23",
-            ));
-        }
-        let (plain_url, is_tls) = strip_tls(url);
-        let info = plain_url.as_str().into_connection_info();
-        // The library's message never contains the URL. It ends with the kind of the error, which
-        // is cut off.
-        let info = info.map_err(|error| {
-            let text = error.to_string().to_lowercase();
-            invalid(text.split(" - ").next().unwrap_or_default())
-        })?;
+        let (info, is_tls) = parse_url(url)?;
         #[cfg(feature = "redis-tls")]
         if !is_tls && login.tls.is_some() {
-            return Err(invalid("certificates are set, which need a URL with rediss://"));
+            return Err(invalid(url, "certificates are set, which need a URL with rediss://"));
         }
         #[cfg(not(feature = "redis-tls"))]
-        if is_tls {
-            return Err(ConnectError::Feature { what: "TLS (rediss://)", feature: "redis-tls" });
-        }
+        let _ = is_tls;
         Ok(Self {
             info: apply_login(info, login),
             #[cfg(feature = "redis-tls")]
@@ -180,6 +173,41 @@ impl Server {
     }
 }
 
+/// The error of a URL with a fragment.
+pub(crate) const NO_FRAGMENT: &str = "a fragment (#…) is not accepted: certificates are always \
+    verified, and a # in a password is written %23";
+
+/// Checks the URL of one server.
+pub(crate) fn validate_url(url: &str) -> Result<(), ConnectError> {
+    parse_url(url).map(drop)
+}
+
+/// Parses the URL of one server. Returns also whether connections to it use TLS.
+fn parse_url(url: &str) -> Result<(ConnectionInfo, bool), ConnectError> {
+    if url.trim().is_empty() {
+        return Err(invalid(url, "it is empty"));
+    }
+    if url.contains('#') {
+        return Err(invalid(url, NO_FRAGMENT));
+    }
+    let (plain_url, is_tls) = strip_tls(url);
+    // The library's message never contains the URL. It ends with the kind of the error, which is
+    // cut off.
+    let info = plain_url.as_str().into_connection_info().map_err(|error| {
+        let text = error.to_string().to_lowercase();
+        invalid(url, text.split(" - ").next().unwrap_or_default())
+    })?;
+    if is_tls && cfg!(not(feature = "redis-tls")) {
+        return Err(ConnectError::Feature { what: "TLS (rediss://)", feature: "redis-tls" });
+    }
+    Ok((info, is_tls))
+}
+
+/// Returns the error of a URL. It contains only the scheme.
+fn invalid(url: &str, why: &str) -> ConnectError {
+    ConnectError::Url { shown: redacted_url(url), why: why.to_owned() }
+}
+
 /// Replaces a scheme with TLS by the scheme without TLS. Returns whether the scheme was replaced.
 ///
 /// The client library is built without TLS and would reject the scheme.
@@ -224,6 +252,7 @@ pub(crate) fn redacted_url(url: &str) -> String {
         return String::new();
     }
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    let is_scheme = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
+    let is_scheme =
+        scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if is_scheme && !scheme.is_empty() { format!("{scheme}://…") } else { "…".to_owned() }
 }
