@@ -17,11 +17,14 @@ const KUADRANT: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
 #[tokio::test]
 async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
     let served = Served::in_memory(user_rules(&["9/hour"])).await;
-    let large = request([descriptor("user", "alice"), descriptor("path", &"a".repeat(300_000))]);
+    let large = request([descriptor("user", "alice"), descriptor("path", &"a".repeat(1 << 20))]);
     let refused = served.call::<_, RateLimitResponse>(SHOULD_RATE_LIMIT, large).await;
     assert_eq!(refused.unwrap_err().code(), tonic::Code::OutOfRange);
-    // All headers of a request, at most 60 KiB in Envoy, fit.
-    let usual = request([descriptor("user", "alice"), descriptor("path", &"a".repeat(60 << 10))]);
+    // A header of Envoy has at most 60 KiB, and may be in several descriptors.
+    let path = descriptor("path", &"a".repeat(60 << 10));
+    let mut usual = vec![path; 16];
+    usual.insert(0, descriptor("user", "alice"));
+    let usual = request(usual);
     let (code, statuses) = served.decide(usual).await;
     assert_eq!((code, statuses[0]), (Code::Ok, (Code::Ok, 8)), "the large one charged nothing");
 }

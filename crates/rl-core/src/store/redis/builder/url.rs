@@ -256,7 +256,7 @@ mod tests {
             ("redis-sentinel://:hunter2@h,:7#limits", "expected redis-sentinel://"),
             ("redis-cluster://", "expected redis-cluster://"),
             ("redis-cluster://:hunter2@h,", "expected redis-cluster://"),
-            ("redis-cluster://:hunter2@h:99999", "invalid port number"),
+            ("redis-cluster://:hunter2@h:99999", "redis url did not parse"),
             ("redis-cluster://:hunter2@h/1", "a cluster has database 0 only"),
             ("redis-cluster://h?hunter2", "accepted is none (and with TLS: ca, cert, key)"),
             ("redis-cluster://:hunter2#@h", "a fragment (#…) is not accepted"),
