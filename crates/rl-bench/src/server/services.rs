@@ -136,7 +136,11 @@ impl ServiceSettings {
         }
         Ok(Box::new(move |request| {
             let values = request.descriptors.into_iter().map(|descriptor| {
-                descriptor.entries.into_iter().map(|entry| (entry.key, entry.value)).collect()
+                descriptor
+                    .entries
+                    .into_iter()
+                    .map(|entry| (text(entry.key), text(entry.value)))
+                    .collect()
             });
             let mut context = Values::default();
             context.list_binding("descriptors".to_owned(), values.collect());
@@ -154,15 +158,16 @@ fn keys(
     periods: &[Period],
     window: impl Fn(u64) -> u64,
 ) -> Vec<String> {
-    let entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-    let keys = entries.flat_map(|entry| {
-        periods.iter().map(|period| {
+    let mut keys = Vec::new();
+    for entry in request.descriptors.iter().flat_map(|descriptor| &descriptor.entries) {
+        let (key, value) = (text(entry.key.clone()), text(entry.value.clone()));
+        for period in periods {
             let seconds = period.as_millis() / 1_000;
             let window = window(seconds);
-            format!("{}_{}_{}_{seconds}_{window}", request.domain, entry.key, entry.value)
-        })
-    });
-    keys.collect()
+            keys.push(format!("{}_{key}_{value}_{seconds}_{window}", request.domain));
+        }
+    }
+    keys
 }
 
 type Decide = dyn Fn(RateLimitRequest) -> MaybeReady<bool> + Send + Sync;
@@ -198,4 +203,9 @@ impl Service<Request<Body>> for Minimal {
         });
         async { Ok(Grpc::new(ProstCodec::default()).unary(answer, request).await) }.boxed()
     }
+}
+
+/// Returns a text of the client, which sends UTF-8.
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("the client sends UTF-8")
 }

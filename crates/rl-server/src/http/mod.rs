@@ -90,6 +90,10 @@ use crate::service::DecisionService;
 /// # let _ = app;
 /// # Ok(()) }
 /// ```
+///
+/// # Panics
+///
+/// Never panics, because the document has no other keys than text.
 pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
     let state = Arc::new(HttpState::new(service, settings));
     let calls = OpenApiRouter::new()

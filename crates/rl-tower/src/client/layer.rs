@@ -85,7 +85,7 @@ impl ThrottleLayer {
     }
 
     /// Sets the clock for the two minutes of [`adaptive`](Self::adaptive), and for points in time
-    /// in responses without a `Date`. Defaults to the [`SystemClock`].
+    /// in responses without a `Date`. Defaults to the [`SystemClock`](rl_core::time::SystemClock).
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         self.set(|settings| settings.clock = Arc::new(clock))
