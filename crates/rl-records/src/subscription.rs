@@ -19,7 +19,7 @@ use crate::revision::Revised;
 /// | `cancelled` | deleted | none |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SubscriptionStatus {
-    /// The consumer has asked for the subscription.
+    /// The consumer has requested the subscription.
     Requested,
     /// The subscription grants the limits of its tier.
     Active,

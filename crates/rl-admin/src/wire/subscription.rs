@@ -9,7 +9,7 @@ use super::name::Name;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SubscriptionStatus {
-    /// The consumer has asked for the subscription.
+    /// The consumer has requested the subscription.
     #[default]
     Requested,
     /// The subscription grants the limits of its tier.

@@ -203,7 +203,7 @@ impl CompiledMatch {
         self.if_address_matches(matches, request)
     }
 
-    /// Returns whether a rule applies whose other conditions hold if `matches` is true.
+    /// Returns whether a rule with satisfied other conditions applies if `matches` is true.
     fn if_address_matches(&self, matches: bool, request: &RequestView<'_>) -> Applies {
         match matches.then(|| self.matches_address(request)) {
             Some(Some(true)) => Applies::Yes,
