@@ -186,9 +186,8 @@ impl Service<Request<Incoming>> for ConnectionService {
             Protocol::Both => false,
         };
         if is_other_version {
-            let mut response =
-                Response::new(CountedBody { body: Body::empty(), request_in_progress });
-            *response.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
+            let response = only_status(StatusCode::HTTP_VERSION_NOT_SUPPORTED);
+            let response = response.map(|body| CountedBody { body, request_in_progress });
             return Box::pin(future::ready(Ok(response)));
         }
         if is_http2 {
@@ -199,7 +198,11 @@ impl Service<Request<Incoming>> for ConnectionService {
         let connections = Arc::clone(&self.connections);
         let response = connections.app.clone().call(request);
         Box::pin(async move {
-            let mut response = response.await?;
+            // A timer starts only if the response is not ready at once.
+            let mut response = match timeout(connections.timeouts.request, response).await {
+                Ok(response) => response?,
+                Err(_) => only_status(StatusCode::REQUEST_TIMEOUT),
+            };
             let is_ending = connections.is_stopping.load(Ordering::Relaxed)
                 || request_in_progress.0.is_ending.load(Ordering::Relaxed);
             // HTTP/2 has no such header.
@@ -209,6 +212,13 @@ impl Service<Request<Incoming>> for ConnectionService {
             Ok(response.map(|body| CountedBody { body, request_in_progress }))
         })
     }
+}
+
+/// Returns a response without a body.
+fn only_status(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
 }
 
 pin_project! {

@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tower_http::timeout::TimeoutLayer;
 
 use crate::connection::{Accepted, Connections};
 use crate::limits::{Protocol, Timeouts, pause};
@@ -178,9 +176,8 @@ impl HttpServer {
 
     fn into_connections(self, closing: watch::Receiver<bool>) -> Connections {
         let Self { app, protocol, timeouts, max_age, max_streams, .. } = self;
-        let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
         Connections {
-            app: app.layer(timeout),
+            app,
             builder: builder(protocol, timeouts, max_streams),
             protocol,
             timeouts,

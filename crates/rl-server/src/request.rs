@@ -131,7 +131,7 @@ impl GatewayRequest {
     ///
     /// Their entries describe the request too, so that rules can match it: `remote_address` is its
     /// address; `method`, `path` and `host` (or `:method`, `:path`, `:authority`) are its method,
-    /// path and host; any other key is the name of a header.
+    /// path and host; the keys of all entries are names of headers.
     #[must_use]
     pub fn with_descriptors(descriptors: Descriptors) -> Self {
         let mut request = Self::default();
@@ -208,29 +208,31 @@ impl GatewayRequest {
                 };
                 (self.path, self.query) = (path.to_owned(), query);
             }
-            name => {
-                // An entry that is not a valid header cannot be matched by a rule.
-                if let (Ok(name), Ok(value)) =
-                    (name.parse::<http::HeaderName>(), http::HeaderValue::from_str(value))
-                {
-                    self.headers.append(name, value);
-                }
-            }
+            _ => {}
         }
+    }
+
+    /// Returns the values of the entries that describe the header `name`.
+    fn described_header<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let descriptors = match &self.selection {
+            Selection::Descriptors(descriptors, _) => &*descriptors.list,
+            _ => &[],
+        };
+        let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let lines = entries.filter(move |(key, _)| key.eq_ignore_ascii_case(name));
+        // A value that no header can have cannot be matched by a rule.
+        lines.map(|(_, value)| &**value).filter(|value| !value.contains(|c: char| c.is_control()))
     }
 }
 
 /// Returns the text of a value that a client chooses. Bytes that are not UTF-8 become `%FF`: as an
 /// error, they would let the request pass through some gateways.
-pub(crate) fn text_of(bytes: &[u8]) -> String {
+pub(crate) fn text_of(bytes: Vec<u8>) -> String {
     let escaped = |byte: &u8| match byte.is_ascii() {
         true => char::from(*byte).to_string(),
         false => format!("%{byte:02X}"),
     };
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().map(escaped).collect(),
-    }
+    String::from_utf8(bytes).unwrap_or_else(|error| error.as_bytes().iter().map(escaped).collect())
 }
 
 impl RequestInfo for GatewayRequest {
@@ -251,9 +253,8 @@ impl RequestInfo for GatewayRequest {
     }
 
     fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
-        for value in self.headers.get_all(name) {
-            each(value.as_bytes());
-        }
+        self.headers.get_all(name).iter().for_each(|value| each(value.as_bytes()));
+        self.described_header(name).for_each(|value| each(value.as_bytes()));
     }
 
     fn peer(&self) -> Option<IpAddr> {

@@ -99,7 +99,8 @@ impl DecisionService {
             let mode = if request.is_free() { Mode::Peek } else { mode };
             return admitted.decide(request, mode).await;
         }
-        let later = self.decide_later(request, mode).await;
+        // Boxed, because its state would make that of each call larger.
+        let later = Box::pin(self.decide_later(request, mode)).await;
         // A call that only charges units comes after the request, whose other rules have counted it
         // before.
         let mut later_costs = with(Counted::Later).map(|part| request.cost(part.position));

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -32,13 +33,13 @@ const SHADOW_HEADER: &str = "x-rate-limit-would-deny";
 
 /// Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
 #[derive(Clone, Debug)]
-pub struct EnvoyService(DecisionService);
+pub struct EnvoyService(Arc<DecisionService>);
 
 impl EnvoyService {
     /// Creates a service that decides with `service`.
     #[must_use]
-    pub const fn new(service: DecisionService) -> Self {
-        Self(service)
+    pub fn new(service: DecisionService) -> Self {
+        Self(Arc::new(service))
     }
 
     /// Decides a request.
@@ -53,7 +54,7 @@ impl EnvoyService {
         let count = request.descriptors.len();
         let request = GatewayRequest::with_descriptors(request.try_into()?);
         let reply = self.0.decide_descriptors(&request, Mode::Check).await;
-        Ok(response(&reply, count))
+        Ok(response(reply, count))
     }
 }
 
@@ -121,13 +122,10 @@ impl TryFrom<RateLimitDescriptor> for Descriptor {
                 "is_negative_hits: expected false, because units are not refunded",
             ));
         }
-        let entries =
-            descriptor.entries.iter().map(|entry| (text_of(&entry.key), text_of(&entry.value)));
-        Ok(Self {
-            entries: entries.collect(),
-            limit: descriptor.limit.as_ref().map(limit).transpose()?,
-            hits: descriptor.hits_addend,
-        })
+        let limit = descriptor.limit.as_ref().map(limit).transpose()?;
+        let entries = descriptor.entries.into_iter();
+        let entries = entries.map(|entry| (text_of(entry.key), text_of(entry.value))).collect();
+        Ok(Self { entries, limit, hits: descriptor.hits_addend })
     }
 }
 
@@ -154,7 +152,7 @@ fn limit(text: &RateLimitOverride) -> Result<Limit, Status> {
 }
 
 /// Returns the response to a request with `count` descriptors.
-pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
+pub(crate) fn response(reply: Reply, count: usize) -> RateLimitResponse {
     let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     let mut statuses = vec![ok; count];
     let mut others = reply.decision.iter().flat_map(Decision::parts).collect::<Vec<_>>();
@@ -195,13 +193,11 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
             *first = descriptor_status(governing, true);
         }
     }
-    let headers = reply.headers.iter();
-    let headers =
-        headers.map(|(name, value)| HeaderValue { key: (*name).to_owned(), value: value.clone() });
-    let content_type = reply.denial.as_ref().and_then(|denial| denial.content_type);
-    let content_type =
-        content_type.map(|value| HeaderValue { key: "content-type".into(), value: value.into() });
     let would_deny = reply.decision.as_ref().map(would_deny).unwrap_or_default();
+    let header = |key: &str, value| HeaderValue { key: key.to_owned(), value };
+    let content_type = reply.denial.as_ref().and_then(|denial| denial.content_type);
+    let content_type = content_type.map(|value| header("content-type", value.into()));
+    let headers = reply.headers.into_iter().map(|(name, value)| header(name, value));
     RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
@@ -209,7 +205,7 @@ pub(crate) fn response(reply: &Reply, count: usize) -> RateLimitResponse {
         request_headers_to_add: would_deny
             .iter()
             .take(1)
-            .map(|_| HeaderValue { key: SHADOW_HEADER.into(), value: would_deny.join(", ") })
+            .map(|_| header(SHADOW_HEADER, would_deny.join(", ")))
             .collect(),
         raw_body: reply
             .denial

@@ -96,7 +96,7 @@ impl KuadrantService {
         }
         let request = GatewayRequest::with_descriptors(descriptors).in_phase(Phase::All);
         let reply = self.service.decide_descriptors(&request, Mode::Peek).await;
-        Ok(response(&reply, count))
+        Ok(response(reply, count))
     }
 
     /// Charges units that were used, even beyond the limits.
@@ -108,7 +108,7 @@ impl KuadrantService {
     pub async fn report(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let count = request.descriptors.len();
         let reply = self.charge(request.try_into()?).await?;
-        Ok(response(&reply, count))
+        Ok(response(reply, count))
     }
 
     /// Decides a request, and holds an estimate of its cost.

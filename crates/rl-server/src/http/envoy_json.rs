@@ -68,7 +68,7 @@ pub(super) async fn decide_json(
     let request = GatewayRequest::with_descriptors(descriptors);
     let reply = state.service.decide_descriptors(&request, Mode::Check).await;
     let status = reply.denial.as_ref().map_or(StatusCode::OK, status_of);
-    Ok((status, Json(to_json(&response(&reply, count)))))
+    Ok((status, Json(to_json(&response(reply, count)))))
 }
 
 /// The JSON form of a [`RateLimitRequest`].

@@ -130,7 +130,7 @@ fn optional(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> 
     let mut lines = headers.get_all(name).iter();
     let value = match (lines.next(), lines.next()) {
         (None, _) => return Ok(None),
-        (Some(line), None) => line.as_bytes(),
+        (Some(line), None) => line.as_bytes().to_vec(),
         (Some(_), Some(_)) => {
             return Err(Problem::invalid(name, format!("{name}: expected one line, found two")));
         }
