@@ -39,7 +39,7 @@ pub use http_server::HttpServer;
 pub use limits::Timeouts;
 pub use shutdown::Shutdown;
 #[cfg(feature = "tls")]
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use tls::{Tls, TlsError, TlsFiles, read_regular_file};
 
 /// Runs the program of the README as a test.
 #[cfg(doctest)]
