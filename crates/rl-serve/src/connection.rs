@@ -29,6 +29,7 @@ use tokio_io_timeout::TimeoutWriter;
 use tower_service::Service as _;
 
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::shares::Share;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -56,12 +57,14 @@ pub(crate) struct Accepted {
     /// Its slot under the maximum number of connections; `None` if it came from the backlog of a
     /// server that stops.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
+    /// Its share of the connections, if peers share them.
+    pub(crate) share: Option<Share>,
 }
 
 impl Connections {
     /// Serves the requests of a connection until it ends.
     pub(crate) async fn serve(self: Arc<Self>, accepted: Accepted) {
-        let Accepted { stream, peer, slot: _slot } = accepted;
+        let Accepted { stream, peer, slot: _slot, share: _share } = accepted;
         // Small responses must not wait for the acknowledgement of earlier ones.
         let _ = stream.set_nodelay(true);
         // hyper has no time limit for a client that reads nothing.

@@ -17,6 +17,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::connection::{Accepted, Connections};
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::shares::PeerShares;
 use crate::shutdown::Shutdown;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -58,6 +59,7 @@ pub struct HttpServer {
     protocol: Protocol,
     timeouts: Timeouts,
     max_connections: usize,
+    shares: Option<PeerShares>,
     max_age: Option<Duration>,
     max_streams: u32,
     #[cfg(feature = "tls")]
@@ -72,6 +74,7 @@ impl HttpServer {
             protocol: Protocol::Http1,
             timeouts: Timeouts::default(),
             max_connections: Semaphore::MAX_PERMITS,
+            shares: None,
             max_age: None,
             max_streams: 256,
             #[cfg(feature = "tls")]
@@ -104,6 +107,12 @@ impl HttpServer {
         Self { max_connections: max.clamp(1, Semaphore::MAX_PERMITS), ..self }
     }
 
+    /// Sets the connections that peers share. A connection above the share of its peer is closed at
+    /// once. Defaults to none: a peer may have all connections.
+    pub fn share_connections(self, shares: PeerShares) -> Self {
+        Self { shares: Some(shares), ..self }
+    }
+
     /// Sets the age at which a connection is closed without losing requests, so that clients find
     /// new instances of the server. Each connection has an age of its own, up to a tenth below
     /// `max`. Defaults to no limit.
@@ -134,6 +143,7 @@ impl HttpServer {
         let slots = Arc::new(Semaphore::new(self.max_connections));
         let (is_closing, closing) = watch::channel(false);
         let notice = self.timeouts.notice;
+        let shares = self.shares.clone();
         let connections = Arc::new(self.into_connections(closing));
         let mut tasks = JoinSet::new();
         loop {
@@ -151,7 +161,11 @@ impl HttpServer {
             while tasks.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, peer)) => {
-                    let accepted = Accepted { stream, peer, slot };
+                    let share = shares.as_ref().map(|shares| shares.take(Some(peer.ip()), 1));
+                    if matches!(share, Some(None)) {
+                        continue;
+                    }
+                    let accepted = Accepted { stream, peer, slot, share: share.flatten() };
                     tasks.spawn(Arc::clone(&connections).serve(accepted));
                 }
                 Err(error) if is_caused_by_client(&error) => {}
@@ -236,7 +250,8 @@ fn backlog(listener: TcpListener) -> io::Result<Vec<Accepted>> {
     drop(listener);
     let accepted = waiting.into_iter().filter_map(|(stream, peer)| {
         stream.set_nonblocking(true).ok()?;
-        Some(Accepted { stream: TcpStream::from_std(stream).ok()?, peer, slot: None })
+        let stream = TcpStream::from_std(stream).ok()?;
+        Some(Accepted { stream, peer, slot: None, share: None })
     });
     Ok(accepted.collect())
 }

@@ -56,7 +56,8 @@ pub struct Settings {
     pub token: Option<BearerToken>,
     /// The headers of responses to clients.
     pub headers: Headers,
-    /// The maximum number of open connections of each listener. More wait in the backlog.
+    /// The maximum number of open connections of each listener. More wait in the backlog. Peers share
+    /// them, as [`rl_serve::PeerShares`] describes.
     pub max_connections: usize,
     /// The age at which connections are closed without losing requests.
     pub max_connection_age: Duration,

@@ -9,8 +9,9 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
+use rl_serve::PeerShares;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{interval, timeout};
 
 use crate::clients::{Connection, Sent};
@@ -108,6 +109,41 @@ async fn connections_above_the_maximum_wait_until_another_one_ends() {
     open.pop();
     let answer = timeout(GIVE_UP, waiting).await.unwrap().unwrap();
     assert!(matches!(answer, Sent::Answered(..)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_opens_all_connections_that_it_can_leaves_some_to_others() {
+    let app = Router::new().route("/", get(async || "hello"));
+    let shares = PeerShares::new("connections", 9);
+    let of_server = shares.clone();
+    let server =
+        Running::start(app, |server| server.max_connections(9).share_connections(of_server)).await;
+    let hostile = async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        socket.connect(server.address).await.unwrap()
+    };
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        open.push(hostile().await);
+    }
+    for _ in 0..50 {
+        let mut refused = hostile().await;
+        let ended = timeout(GIVE_UP, refused.read(&mut [0])).await.unwrap();
+        assert!(matches!(ended, Ok(0) | Err(_)), "it was answered");
+    }
+    assert_eq!((shares.held(), shares.refused()), (5, 50));
+    let mut gateway = Connection::open(server.address, false).await.unwrap();
+    assert!(matches!(gateway.get("/").await, Sent::Answered(..)));
+    // The end of a connection frees its share.
+    drop(open);
+    let freed = async {
+        while shares.held() > 1 {
+            assert!(matches!(gateway.get("/").await, Sent::Answered(..)));
+        }
+    };
+    timeout(GIVE_UP, freed).await.unwrap();
     server.stop().await;
 }
 
