@@ -60,6 +60,7 @@ pub struct HttpServer {
     timeouts: Timeouts,
     max_connections: usize,
     shares: Option<PeerShares>,
+    memory: Option<PeerShares>,
     max_age: Option<Duration>,
     max_streams: u32,
     #[cfg(feature = "tls")]
@@ -75,6 +76,7 @@ impl HttpServer {
             timeouts: Timeouts::default(),
             max_connections: Semaphore::MAX_PERMITS,
             shares: None,
+            memory: None,
             max_age: None,
             max_streams: 256,
             #[cfg(feature = "tls")]
@@ -111,6 +113,16 @@ impl HttpServer {
     /// once. Defaults to none: a peer may have all connections.
     pub fn share_connections(self, shares: PeerShares) -> Self {
         Self { shares: Some(shares), ..self }
+    }
+
+    /// Sets the bytes that the requests of peers share: the head, the body as it arrives, and the
+    /// response, until it is sent; and 4 KiB for each of the highest number of concurrent requests of
+    /// a connection, until it ends. Each header line counts twice its length, and 128 bytes.
+    ///
+    /// A request beyond the share of its peer gets 503, and a body beyond it ends with an error.
+    /// Defaults to none: no bound.
+    pub fn share_memory(self, bytes: PeerShares) -> Self {
+        Self { memory: Some(bytes), ..self }
     }
 
     /// Sets the age at which a connection is closed without losing requests, so that clients find
@@ -191,13 +203,14 @@ impl HttpServer {
     }
 
     fn into_connections(self, closing: watch::Receiver<bool>) -> Connections {
-        let Self { app, protocol, timeouts, max_age, max_streams, .. } = self;
+        let Self { app, protocol, timeouts, memory, max_age, max_streams, .. } = self;
         let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
         Connections {
             app: app.layer(timeout),
             builder: builder(protocol, timeouts, max_streams),
             protocol,
             timeouts,
+            memory,
             max_age,
             #[cfg(feature = "tls")]
             tls: self.tls,

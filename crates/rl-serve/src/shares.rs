@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ struct State {
 pub struct Share {
     shares: PeerShares,
     peer: IpAddr,
-    amount: usize,
+    amount: AtomicUsize,
 }
 
 impl PeerShares {
@@ -71,7 +72,7 @@ impl PeerShares {
     #[must_use]
     pub fn take(&self, peer: Option<IpAddr>, amount: usize) -> Option<Share> {
         let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), network);
-        let mut share = Share { shares: self.clone(), peer, amount: 0 };
+        let share = Share { shares: self.clone(), peer, amount: AtomicUsize::new(0) };
         share.grow(amount).then_some(share)
     }
 
@@ -101,7 +102,7 @@ impl PeerShares {
 impl Share {
     /// Takes more units. Returns whether the peer may hold them.
     #[must_use]
-    pub fn grow(&mut self, amount: usize) -> bool {
+    pub fn grow(&self, amount: usize) -> bool {
         let Resource { name, capacity, .. } = *self.shares.0;
         let mut state = self.shares.state();
         let held = state.held.get(&self.peer).copied().unwrap_or(0);
@@ -111,7 +112,7 @@ impl Share {
         if free.is_some_and(|free| held + amount <= free + 1) {
             *state.held.entry(self.peer).or_default() += amount;
             state.total += amount;
-            self.amount += amount;
+            self.amount.fetch_add(amount, Ordering::Relaxed);
             return true;
         }
         state.refused += 1;
@@ -133,9 +134,10 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut state = self.shares.state();
-        state.total -= self.amount;
+        let amount = *self.amount.get_mut();
+        state.total -= amount;
         if let Some(held) = state.held.get_mut(&self.peer) {
-            *held -= self.amount;
+            *held -= amount;
             if *held == 0 {
                 state.held.remove(&self.peer);
             }
@@ -163,7 +165,7 @@ impl fmt::Debug for PeerShares {
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({})", self.amount)
+        write!(f, "Share({})", self.amount.load(Ordering::Relaxed))
     }
 }
 
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!((shares.held(), shares.refused()), (105, 4));
         // Without an address, as with any other.
         assert!(shares.take(None, 9).is_none());
-        let mut share = shares.take(None, 5).unwrap();
+        let share = shares.take(None, 5).unwrap();
         assert!(share.grow(2) && !share.grow(2));
         drop((held, share));
         assert_eq!(shares.held(), 0);

@@ -27,6 +27,9 @@ use crate::sources::{LoadedRules, Source};
 /// The time limit for the return of leased units and the settlement of permits at the end.
 const CLOSE: Duration = Duration::from_secs(5);
 
+/// The bytes that all requests over HTTP and gRPC may take.
+const REQUEST_BYTES: usize = 256 * 1024 * 1024;
+
 /// A server that decides requests over HTTP and gRPC.
 ///
 /// # Shutdown
@@ -141,6 +144,7 @@ impl Server {
         let (readiness, permits) = (Readiness::default(), PermitTable::default());
         let shares = ["http_connections", "grpc_connections", "admin_connections"]
             .map(|name| PeerShares::new(name, settings.max_connections));
+        let memory = PeerShares::new("request_bytes", REQUEST_BYTES);
         let app = router(
             service.clone(),
             HttpSettings {
@@ -150,7 +154,7 @@ impl Server {
                 readiness: readiness.clone(),
                 permits: permits.clone(),
                 records: records.clone(),
-                shares: shares.to_vec(),
+                shares: [&shares[..], std::slice::from_ref(&memory)].concat(),
             },
         );
         let (services, health) = grpc::routes(&service).await;
@@ -161,6 +165,7 @@ impl Server {
         let [of_http, of_grpc, of_admin] = shares;
         let spawn = |listener: TcpListener, server: HttpServer, shares| {
             let server = configured(server, &settings, tls.clone(), shares);
+            let server = server.share_memory(memory.clone());
             let stop = shutdown.clone();
             Ok(Listening {
                 addr: listener.local_addr()?,
