@@ -11,11 +11,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -29,8 +29,14 @@ use tokio_io_timeout::TimeoutWriter;
 use tower_service::Service as _;
 
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::shares::{PeerShares, Share};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
+
+/// The bytes that each of the concurrent requests of a connection takes beside its head and bodies.
+const REQUEST: usize = 4 * 1024;
+/// The bytes that a header line takes beside its name and value.
+const HEADER_LINE: usize = 128;
 
 /// The state that the connections of a server share.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub(crate) struct Connections {
     pub(crate) builder: auto::Builder<TokioExecutor>,
     pub(crate) protocol: Protocol,
     pub(crate) timeouts: Timeouts,
+    /// The bytes that the requests of peers share.
+    pub(crate) memory: Option<PeerShares>,
     pub(crate) max_age: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
@@ -56,12 +64,14 @@ pub(crate) struct Accepted {
     /// Its slot under the maximum number of connections; `None` if it came from the backlog of a
     /// server that stops.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
+    /// Its share of the connections, if peers share them.
+    pub(crate) share: Option<Share>,
 }
 
 impl Connections {
     /// Serves the requests of a connection until it ends.
     pub(crate) async fn serve(self: Arc<Self>, accepted: Accepted) {
-        let Accepted { stream, peer, slot: _slot } = accepted;
+        let Accepted { stream, peer, slot: _slot, share: _share } = accepted;
         // Small responses must not wait for the acknowledgement of earlier ones.
         let _ = stream.set_nodelay(true);
         // hyper has no time limit for a client that reads nothing.
@@ -83,11 +93,16 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let memory = self.memory.as_ref().map(|memory| memory.take(Some(peer.ip()), 0));
+        if matches!(memory, Some(None)) {
+            return;
+        }
         let activity = Arc::new(Activity::default());
         let service = ConnectionService {
             connections: Arc::clone(&self),
             peer,
             activity: Arc::clone(&activity),
+            memory: memory.flatten(),
         };
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
@@ -140,26 +155,39 @@ struct Activity {
     begun: AtomicUsize,
     /// The number of requests whose response is not complete.
     in_progress: AtomicUsize,
+    /// The highest number of requests in progress so far.
+    highest: AtomicUsize,
     is_http2: AtomicBool,
     /// Whether responses announce that the connection closes.
     is_ending: AtomicBool,
 }
 
-/// A request in progress.
+/// A request in progress, and the memory that it takes.
 #[derive(Debug)]
-struct InProgress(Arc<Activity>);
+struct InProgress {
+    activity: Arc<Activity>,
+    memory: Option<Arc<Share>>,
+}
 
 impl InProgress {
     fn new(activity: &Arc<Activity>) -> Self {
         activity.in_progress.fetch_add(1, Ordering::AcqRel);
         activity.begun.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(activity))
+        Self { activity: Arc::clone(activity), memory: None }
+    }
+
+    /// Returns the response without a body.
+    fn respond(self, status: StatusCode) -> Response<CountedBody> {
+        let mut response =
+            Response::new(CountedBody { body: Body::empty(), request_in_progress: self });
+        *response.status_mut() = status;
+        response
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.0.in_progress.fetch_sub(1, Ordering::AcqRel);
+        self.activity.in_progress.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -169,7 +197,37 @@ struct ConnectionService {
     connections: Arc<Connections>,
     peer: SocketAddr,
     activity: Arc<Activity>,
+    /// The memory that the connection keeps until it ends.
+    memory: Option<Share>,
 }
+
+impl ConnectionService {
+    /// Takes the memory of a request, if it is bounded.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the peer may take no more.
+    fn take_memory(&self, request: &Request<Incoming>) -> Result<Option<Arc<Share>>, TooMuch> {
+        let Some((of_peers, of_connection)) =
+            self.connections.memory.as_ref().zip(self.memory.as_ref())
+        else {
+            return Ok(None);
+        };
+        // hyper keeps the memory of a stream for later ones.
+        let in_progress = self.activity.in_progress.load(Ordering::Acquire);
+        if in_progress > self.activity.highest.load(Ordering::Acquire) {
+            if !of_connection.grow(REQUEST) {
+                return Err(TooMuch);
+            }
+            self.activity.highest.store(in_progress, Ordering::Release);
+        }
+        let share = of_peers.take(Some(self.peer.ip()), size_of_head(request));
+        share.map(|share| Some(Arc::new(share))).ok_or(TooMuch)
+    }
+}
+
+/// The error of a request whose peer may take no more memory.
+struct TooMuch;
 
 impl Service<Request<Incoming>> for ConnectionService {
     type Response = Response<CountedBody>;
@@ -177,7 +235,7 @@ impl Service<Request<Incoming>> for ConnectionService {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let request_in_progress = InProgress::new(&self.activity);
+        let mut request_in_progress = InProgress::new(&self.activity);
         let is_http2 = request.version() == Version::HTTP_2;
         // hyper reads both versions if it handles upgrades.
         let is_other_version = match self.connections.protocol {
@@ -186,14 +244,21 @@ impl Service<Request<Incoming>> for ConnectionService {
             Protocol::Both => false,
         };
         if is_other_version {
-            let response = only_status(StatusCode::HTTP_VERSION_NOT_SUPPORTED);
-            let response = response.map(|body| CountedBody { body, request_in_progress });
+            let response = request_in_progress.respond(StatusCode::HTTP_VERSION_NOT_SUPPORTED);
             return Box::pin(future::ready(Ok(response)));
         }
         if is_http2 {
             self.activity.is_http2.store(true, Ordering::Relaxed);
         }
-        let mut request = request.map(Body::new);
+        let Ok(memory) = self.take_memory(&request) else {
+            let response = request_in_progress.respond(StatusCode::SERVICE_UNAVAILABLE);
+            return Box::pin(future::ready(Ok(response)));
+        };
+        request_in_progress.memory = memory;
+        let mut request = match request_in_progress.memory.clone() {
+            Some(memory) => request.map(|body| Body::new(BoundedBody { body, memory })),
+            None => request.map(Body::new),
+        };
         request.extensions_mut().insert(ConnectInfo(self.peer));
         let connections = Arc::clone(&self.connections);
         let response = connections.app.clone().call(request);
@@ -204,7 +269,13 @@ impl Service<Request<Incoming>> for ConnectionService {
                 Err(_) => only_status(StatusCode::REQUEST_TIMEOUT),
             };
             let is_ending = connections.is_stopping.load(Ordering::Relaxed)
-                || request_in_progress.0.is_ending.load(Ordering::Relaxed);
+                || request_in_progress.activity.is_ending.load(Ordering::Relaxed);
+            // A client may leave the response unread.
+            let length = response.body().size_hint().exact().unwrap_or(0);
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if request_in_progress.memory.as_ref().is_some_and(|memory| !memory.grow(length)) {
+                return Ok(request_in_progress.respond(StatusCode::SERVICE_UNAVAILABLE));
+            }
             // HTTP/2 has no such header.
             if is_ending && !is_http2 {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -214,11 +285,49 @@ impl Service<Request<Incoming>> for ConnectionService {
     }
 }
 
-/// Returns a response without a body.
-fn only_status(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = status;
-    response
+/// Returns the bytes that a request takes before its body arrives.
+fn size_of_head(request: &Request<Incoming>) -> usize {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = request.headers().iter();
+    let headers =
+        headers.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + HEADER_LINE);
+    path + headers.sum::<usize>()
+}
+
+pin_project! {
+    /// The body of a request, which ends with an error if its peer may take no more memory.
+    #[derive(Debug)]
+    struct BoundedBody {
+        #[pin]
+        body: Incoming,
+        memory: Arc<Share>,
+    }
+}
+
+impl http_body::Body for BoundedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(context));
+        let length = frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        if this.memory.grow(length) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
+        }
+        Poll::Ready(Some(Err(axum::Error::new("the peer has too many requests in progress"))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 pin_project! {

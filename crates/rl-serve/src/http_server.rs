@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::connection::{Accepted, Connections};
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::shares::PeerShares;
 use crate::shutdown::Shutdown;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -56,6 +57,8 @@ pub struct HttpServer {
     protocol: Protocol,
     timeouts: Timeouts,
     max_connections: usize,
+    shares: Option<PeerShares>,
+    memory: Option<PeerShares>,
     max_age: Option<Duration>,
     max_streams: u32,
     #[cfg(feature = "tls")]
@@ -70,6 +73,8 @@ impl HttpServer {
             protocol: Protocol::Http1,
             timeouts: Timeouts::default(),
             max_connections: Semaphore::MAX_PERMITS,
+            shares: None,
+            memory: None,
             max_age: None,
             max_streams: 256,
             #[cfg(feature = "tls")]
@@ -102,6 +107,22 @@ impl HttpServer {
         Self { max_connections: max.clamp(1, Semaphore::MAX_PERMITS), ..self }
     }
 
+    /// Sets the connections that peers share. A connection above the share of its peer is closed at
+    /// once. Defaults to none: a peer may have all connections.
+    pub fn share_connections(self, shares: PeerShares) -> Self {
+        Self { shares: Some(shares), ..self }
+    }
+
+    /// Sets the bytes that the requests of peers share: the head, the body as it arrives, and the
+    /// response, until it is sent; and 4 KiB for each of the highest number of concurrent requests of
+    /// a connection, until it ends. Each header line counts twice its length, and 128 bytes.
+    ///
+    /// A request beyond the share of its peer gets 503, and a body beyond it ends with an error.
+    /// Defaults to none: no bound.
+    pub fn share_memory(self, bytes: PeerShares) -> Self {
+        Self { memory: Some(bytes), ..self }
+    }
+
     /// Sets the age at which a connection is closed without losing requests, so that clients find
     /// new instances of the server. Each connection has an age of its own, up to a tenth below
     /// `max`. Defaults to no limit.
@@ -132,6 +153,7 @@ impl HttpServer {
         let slots = Arc::new(Semaphore::new(self.max_connections));
         let (is_closing, closing) = watch::channel(false);
         let notice = self.timeouts.notice;
+        let shares = self.shares.clone();
         let connections = Arc::new(self.into_connections(closing));
         let mut tasks = JoinSet::new();
         loop {
@@ -149,7 +171,11 @@ impl HttpServer {
             while tasks.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, peer)) => {
-                    let accepted = Accepted { stream, peer, slot };
+                    let share = shares.as_ref().map(|shares| shares.take(Some(peer.ip()), 1));
+                    if matches!(share, Some(None)) {
+                        continue;
+                    }
+                    let accepted = Accepted { stream, peer, slot, share: share.flatten() };
                     tasks.spawn(Arc::clone(&connections).serve(accepted));
                 }
                 Err(error) if is_caused_by_client(&error) => {}
@@ -175,12 +201,14 @@ impl HttpServer {
     }
 
     fn into_connections(self, closing: watch::Receiver<bool>) -> Connections {
-        let Self { app, protocol, timeouts, max_age, max_streams, .. } = self;
+        let Self { app, protocol, timeouts, memory, max_age, max_streams, .. } = self;
+        let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
         Connections {
             app,
             builder: builder(protocol, timeouts, max_streams),
             protocol,
             timeouts,
+            memory,
             max_age,
             #[cfg(feature = "tls")]
             tls: self.tls,
@@ -233,7 +261,8 @@ fn backlog(listener: TcpListener) -> io::Result<Vec<Accepted>> {
     drop(listener);
     let accepted = waiting.into_iter().filter_map(|(stream, peer)| {
         stream.set_nonblocking(true).ok()?;
-        Some(Accepted { stream: TcpStream::from_std(stream).ok()?, peer, slot: None })
+        let stream = TcpStream::from_std(stream).ok()?;
+        Some(Accepted { stream, peer, slot: None, share: None })
     });
     Ok(accepted.collect())
 }

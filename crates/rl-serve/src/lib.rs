@@ -28,6 +28,7 @@
 mod connection;
 mod http_server;
 mod limits;
+mod shares;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;
@@ -37,9 +38,10 @@ use tokio::net::TcpListener;
 
 pub use http_server::HttpServer;
 pub use limits::Timeouts;
+pub use shares::{PeerShares, Share};
 pub use shutdown::Shutdown;
 #[cfg(feature = "tls")]
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use tls::{Tls, TlsError, TlsFiles, read_regular_file};
 
 /// Runs the program of the README as a test.
 #[cfg(doctest)]

@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
-use std::{fs, io};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,6 +21,9 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 use crate::limits::Protocol;
+
+/// The maximum length of a file, in bytes.
+const MAX_LEN: usize = 8 * 1024 * 1024;
 
 /// The time between two readings of the files.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -186,17 +190,30 @@ impl Certificates {
     }
 }
 
-/// Reads a regular file. A pipe could make the reader wait for ever.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a regular file of at most `max` bytes. A pipe or a device could make the reader wait for
+/// ever, or never end.
+///
+/// # Errors
+///
+/// Returns an error, without the path, if the file cannot be read, or is another one.
+pub fn read_regular_file(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+        return Err(invalid("expected a regular file".to_owned()));
     }
-    fs::read(path)
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
+        return Err(invalid(format!("a file of more than {max} bytes")));
+    }
+    Ok(bytes)
 }
 
 impl Content {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        let read = |path: &Path| read(path).map_err(|error| TlsError::new(path, error));
+        let read = |path: &Path| {
+            read_regular_file(path, MAX_LEN).map_err(|error| TlsError::new(path, error))
+        };
         Ok(Self {
             cert: read(&files.cert)?,
             key: read(&files.key)?,

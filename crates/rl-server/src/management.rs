@@ -2,8 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use rl_admin::settings::AdminSettings;
 use rl_admin::webhook::Webhooks;
 use rl_core::RateLimiter;
@@ -12,6 +17,7 @@ use rl_records::{DatabaseError, RecordSourceBuilder, Records};
 use rl_serve::{HttpServer, Shutdown};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tower::ServiceExt;
 
 use crate::domains::descriptor_realm;
 use crate::records::RecordLimits;
@@ -44,7 +50,8 @@ impl Management {
     }
 
     /// Serves the management until `shutdown` starts, if it has a listener. Connects to the database
-    /// first if the start of the server could not, because of an outage.
+    /// if the start of the server could not, because of an outage; until then, the response to every
+    /// request is 503.
     pub(crate) async fn run(
         self,
         connected: Result<Records, DatabaseError>,
@@ -52,25 +59,41 @@ impl Management {
         configure: impl FnOnce(HttpServer) -> HttpServer + Send,
         shutdown: Shutdown,
     ) -> io::Result<()> {
-        let records = match connected {
-            Ok(records) => records,
-            Err(error) => {
-                tracing::error!(target: "rl_server", %error, "records unavailable, connecting again");
-                tokio::select! {
-                    records = self.reconnect() => records,
-                    () = shutdown.started() => return Ok(()),
+        let (settings, listener) = listener.unzip();
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let management: Arc<OnceLock<Router>> = Arc::default();
+        let router = Arc::clone(&management);
+        let connect = async {
+            let records = match connected {
+                Ok(records) => records,
+                Err(error) => {
+                    tracing::error!(target: "rl_server", %error, "records unavailable, connecting again");
+                    self.reconnect().await
                 }
+            };
+            if let Some((settings, address)) = settings.zip(address) {
+                let client_ip = ClientIp::with_proxies(self.settings.proxies.clone());
+                let admin = settings.admin(records, self.limiter.clone(), self.webhooks.clone());
+                let admin = admin.client_ip(client_ip).realm(descriptor_realm()).build();
+                let _ = management.set(settings.router(admin, address));
             }
         };
-        let Some((settings, listener)) = listener else {
-            shutdown.started().await;
-            return Ok(());
+        let connect = async {
+            tokio::select! { () = connect => {}, () = shutdown.started() => {} }
         };
-        let address = listener.local_addr()?;
-        let client_ip = ClientIp::with_proxies(self.settings.proxies.clone());
-        let admin = settings.admin(records, self.limiter, self.webhooks).client_ip(client_ip);
-        let router = settings.router(admin.realm(descriptor_realm()).build(), address);
-        configure(HttpServer::new(router)).serve(listener, &shutdown).await
+        let serve = async {
+            let Some(listener) = listener else {
+                shutdown.started().await;
+                return Ok(());
+            };
+            let app = Router::new().fallback(async move |request: Request| match router.get() {
+                Some(router) => router.clone().oneshot(request).await.into_response(),
+                None => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n")
+                    .into_response(),
+            });
+            configure(HttpServer::new(app)).serve(listener, &shutdown).await
+        };
+        tokio::join!(serve, connect).0
     }
 
     #[expect(clippy::disallowed_methods, reason = "a database recovers in real time")]

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rl_core::{Part, Permit};
+use rl_serve::{PeerShares, Share};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -22,20 +24,22 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// [`reservation_expires_after`](rl_core::RateLimiterBuilder::reservation_expires_after), Redis
 /// refunds them earlier.
 ///
+/// Callers share the table as [`PeerShares`] describes: none holds more permits than are free, and a
+/// permit is never ended to make room for another one.
+///
 /// Clones share the permits. When the last one is dropped, all permits end as if they had expired.
 #[derive(Clone)]
 pub struct PermitTable {
     table: Arc<Table>,
+    shares: PeerShares,
 }
 
 /// How a permit ends that no call has settled in its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsettled {
-    /// The charge stays, because the units may have been used. A full table ends the permit that
-    /// would expire first, to make room for another one.
+    /// The charge stays, because the units may have been used.
     StaysCharged,
-    /// The units are refunded, because the caller charges them again if they were used. A full
-    /// table refunds the new permit: to refund an earlier one would allow more than the limits.
+    /// The units are refunded, because the caller charges them again if they were used.
     Refunded,
 }
 
@@ -44,13 +48,13 @@ pub enum Unsettled {
 pub(crate) struct HeldPermit {
     permit: Permit,
     sets_all: bool,
+    _share: Share,
 }
 
 struct Table {
     entries: Mutex<Entries>,
     /// Wakes the task that ends permits, because the next expiry is earlier than before.
     expiry_changed: Arc<Notify>,
-    capacity: usize,
     unsettled: Unsettled,
 }
 
@@ -70,42 +74,49 @@ impl PermitTable {
     #[must_use]
     pub fn new(capacity: usize, unsettled: Unsettled) -> Self {
         let (entries, expiry_changed) = (Mutex::default(), Arc::default());
-        Self { table: Arc::new(Table { entries, expiry_changed, capacity, unsettled }) }
+        let name = match unsettled {
+            Unsettled::StaysCharged => "permits",
+            Unsettled::Refunded => "reservations",
+        };
+        let shares = PeerShares::new(name, capacity);
+        Self { table: Arc::new(Table { entries, expiry_changed, unsettled }), shares }
     }
 
-    /// Inserts a permit for `time`, at most a year, and returns its id. A full table with
-    /// [`Unsettled::Refunded`] refunds the permit, and returns `None`.
+    /// Takes the place of one permit, unless this caller holds as many as are free. It is taken
+    /// before the decision, so that a caller without one charges nothing.
+    #[must_use]
+    pub(crate) fn place(&self, caller: Option<IpAddr>) -> Option<Share> {
+        self.shares.take(caller, 1)
+    }
+
+    /// Returns the shares of the callers.
+    pub(crate) const fn shares(&self) -> &PeerShares {
+        &self.shares
+    }
+
+    /// Inserts a permit for `time`, at most a year, and returns its id.
     ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime with a timer, and if the system has no random numbers.
     #[must_use]
-    pub(crate) fn insert(&self, permit: HeldPermit, time: Duration) -> Option<String> {
+    pub(crate) fn insert(&self, permit: HeldPermit, time: Duration) -> String {
         let table = &self.table;
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the system has random numbers");
         let (id, expiry) = (u128::from_be_bytes(bytes), Instant::now() + time.min(LONGEST));
         let mut entries = table.entries();
-        let is_full = entries.permits.len() >= table.capacity;
-        if is_full && table.unsettled == Unsettled::Refunded {
-            drop(entries);
-            table.end(permit);
-            return None;
-        }
-        let evicted = if is_full { entries.pop_first() } else { None };
         entries.permits.insert(id, (permit, expiry));
         entries.expiries.insert((expiry, id));
         let is_first = entries.expiries.first() == Some(&(expiry, id));
         let is_watched = std::mem::replace(&mut entries.is_watched, true);
-        // A permit is settled when it ends, which must not happen under the lock.
         drop(entries);
-        evicted.into_iter().for_each(|permit| table.end(permit));
         if !is_watched {
             tokio::spawn(watch(Arc::downgrade(table), Arc::clone(&table.expiry_changed)));
         } else if is_first {
             table.expiry_changed.notify_one();
         }
-        Some(format!("{id:032x}"))
+        format!("{id:032x}")
     }
 
     /// Removes the permit with this id, and returns it unless it has expired.
@@ -154,8 +165,8 @@ impl Default for PermitTable {
 impl HeldPermit {
     /// Creates the permit of a request. With `sets_all`, [`with_cost`](Self::with_cost) also applies
     /// to rules with a cost of their own, because the caller has named the rules.
-    pub(crate) const fn new(permit: Permit, sets_all: bool) -> Self {
-        Self { permit, sets_all }
+    pub(crate) const fn new(permit: Permit, sets_all: bool, place: Share) -> Self {
+        Self { permit, sets_all, _share: place }
     }
 
     /// Sets the final cost, and returns the permit.
@@ -197,6 +208,7 @@ impl Table {
                 return next;
             }
             let expired = entries.pop_first();
+            // A permit is settled when it ends, which must not happen under the lock.
             drop(entries);
             expired.into_iter().for_each(|permit| self.end(permit));
         }
@@ -235,7 +247,7 @@ impl fmt::Debug for PermitTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PermitTable")
             .field("permits", &self.count())
-            .field("capacity", &self.table.capacity)
+            .field("shares", &self.shares)
             .field("unsettled", &self.table.unsettled)
             .finish()
     }
@@ -250,16 +262,17 @@ mod tests {
 
     use super::*;
 
-    const CAPACITY: usize = 2;
+    const CAPACITY: usize = 4;
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn limiter() -> (RateLimiter, PermitTable) {
+    fn limited() -> (RateLimiter, PermitTable) {
         let limiter = RateLimiter::builder().limit(Limit::per_day(100)).build().unwrap();
         (limiter, PermitTable::new(CAPACITY, Unsettled::Refunded))
     }
 
-    async fn acquired(limiter: &RateLimiter, cost: u64) -> HeldPermit {
-        HeldPermit::new(limiter.acquire(&Subject::global(), cost).await, true)
+    async fn acquired((limiter, table): &(RateLimiter, PermitTable), cost: u64) -> HeldPermit {
+        let place = table.place(None).expect("a caller holds less than half");
+        HeldPermit::new(limiter.acquire(&Subject::global(), cost).await, true, place)
     }
 
     /// Moves the paused clock on, and runs the tasks that are due by then.
@@ -267,62 +280,74 @@ mod tests {
         let _ = timeout(time, pending::<()>()).await;
     }
 
-    async fn used(limiter: &RateLimiter) -> u64 {
+    async fn used((limiter, _): &(RateLimiter, PermitTable)) -> u64 {
         let usage = limiter.usage(&Subject::global()).await.unwrap();
         usage.limits().next().unwrap().used()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_taken_once() {
-        let (limiter, table) = limiter();
-        let permit = acquired(&limiter, 40).await;
-        let id = table.insert(permit, SECOND).unwrap();
+        let both = limited();
+        let table = &both.1;
+        let permit = acquired(&both, 40).await;
+        let id = table.insert(permit, SECOND);
         assert_eq!((id.len(), table.count()), (32, 1));
         let permit = table.take(&id).expect("it is held");
         permit.with_cost(25).settle().await.unwrap();
         assert!(table.take(&id).is_none());
         assert!(table.take("").is_none() && table.take("no id").is_none());
-        assert_eq!(used(&limiter).await, 25);
+        assert_eq!(used(&both).await, 25);
     }
 
     #[tokio::test(start_paused = true)]
     async fn permits_that_are_not_taken_in_their_time_are_refunded() {
-        let (limiter, table) = limiter();
-        let long = table.insert(acquired(&limiter, 40).await, 9 * SECOND);
-        let short = table.insert(acquired(&limiter, 20).await, SECOND);
-        assert_eq!(used(&limiter).await, 60);
+        let both = limited();
+        let table = &both.1;
+        let long = table.insert(acquired(&both, 40).await, 9 * SECOND);
+        let short = table.insert(acquired(&both, 20).await, SECOND);
+        assert_eq!(used(&both).await, 60);
         pass(2 * SECOND).await;
-        assert_eq!((used(&limiter).await, table.count()), (40, 1), "the earlier one has expired");
-        assert!(table.take(&short.unwrap()).is_none());
+        assert_eq!((used(&both).await, table.count()), (40, 1), "the earlier one has expired");
+        assert!(table.take(&short).is_none());
         pass(8 * SECOND).await;
-        assert_eq!((used(&limiter).await, table.count()), (0, 0));
-        assert!(table.take(&long.unwrap()).is_none());
+        assert_eq!((used(&both).await, table.count()), (0, 0));
+        assert!(table.take(&long).is_none());
         // The task has ended with the last permit, and begins again with the next one.
-        let next = table.insert(acquired(&limiter, 5).await, SECOND);
-        assert!(next.is_some());
+        let _ = table.insert(acquired(&both, 5).await, SECOND);
         pass(2 * SECOND).await;
-        assert_eq!(used(&limiter).await, 0);
+        assert_eq!(used(&both).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_not_taken_at_its_expiry_before_the_task_runs() {
-        let (limiter, table) = limiter();
-        let id = table.insert(acquired(&limiter, 5).await, SECOND).unwrap();
+        let both = limited();
+        let table = &both.1;
+        let id = table.insert(acquired(&both, 5).await, SECOND);
         // Advancing the clock does not run other tasks.
         tokio::time::advance(SECOND).await;
         assert!(table.take(&id).is_none());
-        assert_eq!(used(&limiter).await, 0);
+        assert_eq!(used(&both).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_table_refunds_the_permit_and_a_dropped_one_refunds_all() {
-        let (limiter, table) = limiter();
-        for expected in [true, true, false] {
-            let permit = acquired(&limiter, 10).await;
-            assert_eq!(table.insert(permit, SECOND).is_some(), expected);
+    async fn a_full_table_ends_no_permit_and_a_dropped_one_refunds_all() {
+        let both = limited();
+        let (limiter, table) = &both;
+        let address = |last| Some(IpAddr::from([192, 0, 2, last]));
+        let mut ids = Vec::new();
+        for (last, expected) in [(1, true), (1, true), (1, false), (2, true), (2, false)] {
+            let place = table.place(address(last));
+            assert_eq!(place.is_some(), expected, "{last}");
+            let Some(place) = place else { continue };
+            let permit = limiter.acquire(&Subject::global(), 10).await;
+            ids.push(table.insert(HeldPermit::new(permit, true, place), SECOND));
         }
-        assert_eq!(used(&limiter).await, 20);
+        assert_eq!((used(&both).await, table.shares().refused()), (30, 2));
+        // A permit that is settled makes room.
+        drop(table.take(&ids[0]));
+        assert!(table.place(address(1)).is_some());
+        let (limiter, table) = both;
         drop(table);
-        assert_eq!(used(&limiter).await, 0);
+        assert_eq!(used(&(limiter, limited().1)).await, 10);
     }
 }

@@ -10,7 +10,7 @@ use rl_admin::settings::AdminSettings;
 use rl_core::adapter::HttpLimiter;
 use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
 use rl_metrics::Metrics;
-use rl_serve::{HttpServer, Shutdown, Tls};
+use rl_serve::{HttpServer, PeerShares, Shutdown, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -26,6 +26,9 @@ use crate::sources::{LoadedRules, Source};
 
 /// The time limit for the return of leased units and the settlement of permits at the end.
 const CLOSE: Duration = Duration::from_secs(5);
+
+/// The bytes that all requests over HTTP and gRPC may take.
+const REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
 /// A server that decides requests over HTTP and gRPC.
 ///
@@ -139,6 +142,9 @@ impl Server {
             HttpLimiter::new(limiter.clone()).headers(settings.headers.clone()),
         );
         let (readiness, permits) = (Readiness::default(), PermitTable::default());
+        let shares = ["http_connections", "grpc_connections", "admin_connections"]
+            .map(|name| PeerShares::new(name, settings.max_connections));
+        let memory = PeerShares::new("request_bytes", REQUEST_BYTES);
         let app = router(
             service.clone(),
             HttpSettings {
@@ -148,6 +154,7 @@ impl Server {
                 readiness: readiness.clone(),
                 permits: permits.clone(),
                 records: records.clone(),
+                shares: [&shares[..], std::slice::from_ref(&memory)].concat(),
             },
         );
         let (services, health) = grpc::routes(&service).await;
@@ -155,8 +162,10 @@ impl Server {
             tls.watch().map_err(|error| StartError(format!("server: tls: {error}")))?;
         }
         let shutdown = Shutdown::new();
-        let spawn = |listener: TcpListener, server: HttpServer| {
-            let server = configured(server, &settings, tls.clone());
+        let [of_http, of_grpc, of_admin] = shares;
+        let spawn = |listener: TcpListener, server: HttpServer, shares| {
+            let server = configured(server, &settings, tls.clone(), shares);
+            let server = server.share_memory(memory.clone());
             let stop = shutdown.clone();
             Ok(Listening {
                 addr: listener.local_addr()?,
@@ -164,14 +173,14 @@ impl Server {
             })
         };
         let start_error = |error: io::Error| StartError(error.to_string());
-        let http = spawn(http, HttpServer::new(app).http2()).map_err(start_error)?;
+        let http = spawn(http, HttpServer::new(app).http2(), of_http).map_err(start_error)?;
         let services = HttpServer::new(services.into_axum_router()).http2_only();
-        let grpc = spawn(grpc, services).map_err(start_error)?;
+        let grpc = spawn(grpc, services, of_grpc).map_err(start_error)?;
         let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
             let management = Management { settings, limits, webhooks, limiter };
-            Some(start_management(management, admin, tls, &shutdown).await?)
+            Some(start_management(management, admin, tls, of_admin, &shutdown).await?)
         } else {
             None
         };
@@ -273,6 +282,7 @@ async fn start_management(
     management: Management,
     admin: Option<(AdminSettings, TcpListener)>,
     tls: Option<Tls>,
+    shares: PeerShares,
     shutdown: &Shutdown,
 ) -> Result<(Option<SocketAddr>, JoinHandle<io::Result<()>>), StartError> {
     let connected = management.connect().await;
@@ -287,15 +297,21 @@ async fn start_management(
         management.warn_about(address);
     }
     let settings = management.settings.clone();
-    let configure = move |server| configured(server, &settings, tls);
+    let configure = move |server| configured(server, &settings, tls, shares);
     let task = management.run(connected, admin, configure, shutdown.clone());
     Ok((address, tokio::spawn(task)))
 }
 
 /// Sets the bounds and the certificates of a server.
-fn configured(server: HttpServer, settings: &Settings, tls: Option<Tls>) -> HttpServer {
+fn configured(
+    server: HttpServer,
+    settings: &Settings,
+    tls: Option<Tls>,
+    shares: PeerShares,
+) -> HttpServer {
     let server = server
         .max_connections(settings.max_connections)
+        .share_connections(shares)
         .max_connection_age(settings.max_connection_age);
     match tls {
         Some(tls) => server.tls(tls),

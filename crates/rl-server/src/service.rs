@@ -10,7 +10,11 @@ use rl_core::headers::{HeaderLines, ResponseInfo};
 use rl_core::store::Mode;
 use rl_core::{Decision, MissingKey, Permit, RateLimiter};
 
+use crate::permits::{PermitTable, Unsettled};
 use crate::request::{Counted, GatewayRequest, Phase, SelectedPart};
+
+/// The default of [`DecisionService::max_reservations`].
+const MAX_RESERVATIONS: usize = 65_536;
 
 /// Decides the requests that gateways describe. Clones share the limiter.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub struct DecisionService {
     /// Decides requests with descriptors whose cost is set later.
     permit_limiter: HttpLimiter,
     unknown_domains: Arc<AtomicU64>,
+    /// The permits that callers of Kuadrant's service hold.
+    reservations: PermitTable,
 }
 
 /// The reply to a gateway.
@@ -54,7 +60,21 @@ impl DecisionService {
         let limiter = limiter.expose_decision();
         let descriptor_limiter = limiter.clone().on_missing_key(MissingKey::Allow);
         let permit_limiter = descriptor_limiter.clone().metered();
-        Self { limiter, descriptor_limiter, permit_limiter, unknown_domains: Arc::default() }
+        let reservations = PermitTable::new(MAX_RESERVATIONS, Unsettled::Refunded);
+        let unknown_domains = Arc::default();
+        Self { limiter, descriptor_limiter, permit_limiter, unknown_domains, reservations }
+    }
+
+    /// Sets the maximum number of reservations of Kuadrant's service, and refunds those that are
+    /// held. Defaults to 65 536. Peers share them as [`PermitTable`] describes.
+    #[must_use]
+    pub fn max_reservations(self, max: usize) -> Self {
+        Self { reservations: PermitTable::new(max, Unsettled::Refunded), ..self }
+    }
+
+    /// Returns the reservations.
+    pub(crate) const fn reservations(&self) -> &PermitTable {
+        &self.reservations
     }
 
     /// Returns the limiter that decides.

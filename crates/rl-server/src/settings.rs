@@ -30,7 +30,7 @@ use crate::one_or_many;
 ///   tls: { cert: tls.crt, key: tls.key, client_ca: clients.crt }
 ///   token: file:/run/secrets/token   # for /v1/…; or ${VARIABLE}
 ///   headers: [open-bank]
-///   max_connections: 10000           # of each listener
+///   max_connections: 4096            # of each listener
 ///   max_connection_age: 1h
 ///   deadline: 15ms                   # of the store
 ///   on_store_failure: allow          # or reject
@@ -56,7 +56,8 @@ pub struct Settings {
     pub token: Option<BearerToken>,
     /// The headers of responses to clients.
     pub headers: Headers,
-    /// The maximum number of open connections of each listener. More wait in the backlog.
+    /// The maximum number of open connections of each listener. More wait in the backlog. Peers share
+    /// them, as [`rl_serve::PeerShares`] describes.
     pub max_connections: usize,
     /// The age at which connections are closed without losing requests.
     pub max_connection_age: Duration,
@@ -89,7 +90,7 @@ impl Default for Settings {
             tls: None,
             token: None,
             headers: Headers::default(),
-            max_connections: 10_000,
+            max_connections: 4_096,
             max_connection_age: Duration::from_secs(3_600),
             deadline: Duration::from_millis(15),
             on_store_failure: OnFailure::Allow,
@@ -108,14 +109,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns the first address or URL that has another form than is expected.
+    /// Returns an error if the URL of the store has another form than is expected.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (name, address) in [("listen", &self.listen), ("grpc", &self.grpc)] {
-            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-            if !matches!(port, Some(Ok(_))) {
-                return Err(format!("server: {name} {address:?}: expected HOST:PORT"));
-            }
-        }
         self.redis_url().map_or(Ok(()), RedisStore::check_url).map_err(store_error)
     }
 
@@ -307,9 +302,15 @@ impl SettingsText {
         settings.proxies =
             TrustedProxies::new(proxies).map_err(|error| format!("proxies: {error}"))?;
         let Some(server) = &self.server else { return Ok(settings) };
-        let set = |value: &mut String, text: &Option<String>, name| match text {
-            Some(text) => expanded(text).map(|text| *value = text).map_err(in_setting(name)),
-            None => Ok(()),
+        let set = |value: &mut String, text: &Option<String>, name| {
+            let Some(text) = text else { return Ok(()) };
+            *value = expanded(text).map_err(in_setting(name))?;
+            let port = value.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            // The text does not show the value of a variable.
+            let has_port = matches!(port, Some(Ok(_)));
+            has_port
+                .then_some(())
+                .ok_or_else(|| format!("server: {name} {text:?}: expected HOST:PORT"))
         };
         set(&mut settings.listen, &server.listen, "listen")?;
         set(&mut settings.grpc, &server.grpc, "grpc")?;
@@ -573,6 +574,8 @@ mod tests {
     fn errors_name_the_setting_and_show_no_secret() {
         for (text, expected) in [
             ("server: { liste: x }", "unknown field"),
+            ("server: { listen: nope }", "server: listen \"nope\": expected HOST:PORT"),
+            ("server: { grpc: \"${PATH}\" }", "server: grpc \"${PATH}\": expected HOST:PORT"),
             ("server: { headers: [x] }", "server: headers: \"x\": expected open-bank, "),
             ("server: { headers: [ietf, ietf-07] }", "server: headers: \"ietf-07\": expected no"),
             ("server: { max_connections: 0 }", "server: max_connections: expected at least 1"),

@@ -276,6 +276,26 @@ async fn permits_that_callers_hold_are_settled_when_the_server_stops() {
     assert_eq!(limiter.stats().permits_held, 0);
 }
 
+/// Fault: the management accepted connections and answered nothing until the database did.
+#[tokio::test]
+async fn the_management_answers_503_while_the_database_does_not_answer_at_the_start() {
+    let tokens = r#"[{"name": "a", "token": "a-long-and-random-token", "roles": []}]"#;
+    let (server, _folder) = start(&format!(
+        "rules: {{ all: {{ per: identified, limits: records }} }}\n\
+         server: {{ records: {{ database: \"postgres://rl@127.0.0.1:1/limits\" }}, \
+         admin: {{ listen: 127.0.0.1:0, tokens: '{tokens}' }} }}"
+    ))
+    .await;
+    let server = server.unwrap();
+    let mut admin = Connection::open(server.admin_addr().unwrap(), false).await.unwrap();
+    let request = get("/management/rate-limiting").body(Body::empty()).unwrap();
+    let answer = timeout(GIVE_UP, admin.send(request)).await.unwrap();
+    assert!(matches!(answer, Sent::Answered(503, _)), "{answer:?}");
+    let shutdown = Shutdown::new();
+    shutdown.start();
+    timeout(GIVE_UP, server.run(&shutdown)).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_start_says_why() {
     for (text, expected) in [

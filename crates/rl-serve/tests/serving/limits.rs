@@ -9,8 +9,10 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
+use rl_serve::PeerShares;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::clients::{Connection, Sent};
@@ -108,6 +110,88 @@ async fn connections_above_the_maximum_wait_until_another_one_ends() {
     open.pop();
     let answer = timeout(GIVE_UP, waiting).await.unwrap().unwrap();
     assert!(matches!(answer, Sent::Answered(..)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_opens_all_connections_that_it_can_leaves_some_to_others() {
+    let app = Router::new().route("/", get(async || "hello"));
+    let shares = PeerShares::new("connections", 9);
+    let of_server = shares.clone();
+    let server =
+        Running::start(app, |server| server.max_connections(9).share_connections(of_server)).await;
+    let hostile = async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        socket.connect(server.address).await.unwrap()
+    };
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        open.push(hostile().await);
+    }
+    for _ in 0..50 {
+        let mut refused = hostile().await;
+        let ended = timeout(GIVE_UP, refused.read(&mut [0])).await.unwrap();
+        assert!(matches!(ended, Ok(0) | Err(_)), "it was answered");
+    }
+    assert_eq!((shares.held(), shares.refused()), (5, 50));
+    let mut gateway = Connection::open(server.address, false).await.unwrap();
+    assert!(matches!(gateway.get("/").await, Sent::Answered(..)));
+    // The end of a connection frees its share.
+    drop(open);
+    let freed = async {
+        while shares.held() > 1 {
+            assert!(matches!(gateway.get("/").await, Sent::Answered(..)));
+        }
+    };
+    timeout(GIVE_UP, freed).await.unwrap();
+    server.stop().await;
+}
+
+/// Fault: each connection could hold the heads and bodies of 256 requests, without a bound in all.
+#[tokio::test]
+async fn requests_of_a_peer_take_no_more_memory_than_its_share() {
+    let app = Router::new()
+        .route("/", post(async |body: Bytes| body.len().to_string()))
+        .route("/", get(async || "hello"));
+    let bytes = PeerShares::new("request_bytes", 1_000_000);
+    let of_server = bytes.clone();
+    let server = Running::start(app, |server| server.http2().share_memory(of_server)).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let stream = socket.connect(server.address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    // Bodies that never end, and are sent as fast as the server reads them.
+    let mut hostile = JoinSet::new();
+    for _ in 0..100 {
+        let mut client = client.clone().ready().await.unwrap();
+        let request = http::Request::post("http://localhost/").body(()).unwrap();
+        let (response, mut body) = client.send_request(request, false).unwrap();
+        hostile.spawn(async move {
+            while body.send_data(vec![b'x'; 1_000].into(), false).is_ok() {
+                body.reserve_capacity(1_000);
+                if !matches!(std::future::poll_fn(|c| body.poll_capacity(c)).await, Some(Ok(_))) {
+                    break;
+                }
+            }
+            response.await.map(|response| response.status().as_u16())
+        });
+    }
+    let refused = timeout(GIVE_UP, hostile.join_next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(refused, Ok(400..) | Err(_)), "{refused:?}");
+    assert!(bytes.refused() > 0 && bytes.held() <= 510_000, "{bytes:?}");
+    for is_http2 in [false, true] {
+        let mut gateway = Connection::open(server.address, is_http2).await.unwrap();
+        assert!(matches!(gateway.get("/").await, Sent::Answered(body, _) if body == "hello"));
+    }
+    drop((hostile, client));
+    let freed = async {
+        while bytes.held() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(GIVE_UP, freed).await.unwrap();
     server.stop().await;
 }
 

@@ -1,7 +1,7 @@
 //! Follows the files of other services while limiters use their rules.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rl_core::rules::{LiveRules, Rules};
+use rl_serve::read_regular_file;
 
 use super::compile::{compile, fnv};
 use super::imported::{Imported, NamedText};
@@ -341,21 +342,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     text_of(path).map(|named| named.text)
 }
 
-/// Reads a regular file. A pipe or a device could make the reader wait for ever, or never end.
 fn text_of(path: &Path) -> Result<NamedText, String> {
-    let read = || {
-        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
-        if !fs::metadata(path)?.is_file() {
-            return Err(invalid("expected a regular file".to_owned()));
-        }
-        let mut bytes = Vec::new();
-        fs::File::open(path)?.take(MAX_LEN as u64 + 1).read_to_end(&mut bytes)?;
-        if bytes.len() > MAX_LEN {
-            return Err(invalid(format!("a file of more than {MAX_LEN} bytes")));
-        }
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|error| format!("{}: {error}", path.display()))?;
+    let bytes = read_regular_file(path, MAX_LEN);
+    let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
     NamedText::new(path, bytes)
 }
 

@@ -22,14 +22,17 @@
 //! both calls over one connection are not affected.
 
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use http_body::Body;
 use rl_core::store::Mode;
 use rl_core::{Decision, Origin};
+use rl_serve::Share;
 use tonic::Status;
 use tonic::body::Body as TonicBody;
 use tonic::codegen::StdError;
@@ -42,33 +45,22 @@ use super::messages::{
     ReserveRequest, ReserveResponse,
 };
 use super::unary::{unary, unimplemented};
-use crate::permits::{HeldPermit, PermitTable, Unsettled};
+use crate::permits::HeldPermit;
 use crate::request::{Descriptor, Descriptors, GatewayRequest, Phase};
 use crate::service::{DecisionService, Reply};
-
-/// The default of [`KuadrantService::max_reservations`].
-const MAX_RESERVATIONS: usize = 65_536;
 
 /// Kuadrant's rate limit service, `kuadrant.service.ratelimit.v1.RateLimitService`.
 #[derive(Clone, Debug)]
 pub struct KuadrantService {
     service: DecisionService,
-    reservations: PermitTable,
     longest_hold: Duration,
 }
 
 impl KuadrantService {
-    /// Creates a service that decides with `service`, and holds up to 65 536 reservations.
+    /// Creates a service that decides, and holds reservations, with `service`.
     #[must_use]
-    pub fn new(service: DecisionService) -> Self {
-        let reservations = PermitTable::new(MAX_RESERVATIONS, Unsettled::Refunded);
-        Self { service, reservations, longest_hold: Duration::from_secs(60) }
-    }
-
-    /// Sets the maximum number of reservations, and refunds the reservations that are held.
-    #[must_use]
-    pub fn max_reservations(self, max: usize) -> Self {
-        Self { reservations: PermitTable::new(max, Unsettled::Refunded), ..self }
+    pub const fn new(service: DecisionService) -> Self {
+        Self { service, longest_hold: Duration::from_secs(60) }
     }
 
     /// Sets the longest time of a reservation. A reservation without a `ttl` has this time too.
@@ -111,23 +103,31 @@ impl KuadrantService {
         Ok(response(reply, count))
     }
 
-    /// Decides a request, and holds an estimate of its cost.
+    /// Decides a request of `peer`, and holds an estimate of its cost.
     ///
     /// An amount of 0 holds nothing, but is denied if a limit has no remaining unit.
     ///
     /// # Errors
     ///
-    /// Returns an error if a value of the request is not valid, or if too many reservations are
-    /// held.
-    pub async fn reserve(&self, request: ReserveRequest) -> Result<ReserveResponse, Status> {
+    /// Returns an error if a value of the request is not valid, or if the peer holds as many
+    /// reservations as are free.
+    pub async fn reserve(
+        &self,
+        request: ReserveRequest,
+        peer: Option<IpAddr>,
+    ) -> Result<ReserveResponse, Status> {
         let time = request.ttl.and_then(|ttl| Duration::try_from(ttl).ok());
         // A gateway without a time limit of its own sends 0.
         let time = time.filter(|time| !time.is_zero()).unwrap_or(self.longest_hold);
         let time = time.min(self.longest_hold);
         let descriptors = descriptors(request.domain, request.descriptors, request.amount)?;
+        let place = self.service.reservations().place(peer);
+        let place = place.ok_or_else(|| {
+            Status::resource_exhausted("the peer holds as many reservations as are free")
+        })?;
         let this = self.clone();
         // A call that the client cancels is completed, so that its charge is refunded in time.
-        let held = tokio::spawn(async move { this.hold(descriptors, time).await });
+        let held = tokio::spawn(async move { this.hold(descriptors, time, place).await });
         held.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
@@ -139,7 +139,7 @@ impl KuadrantService {
     /// units. It may count them later, because a settlement is repeated for a minute.
     pub async fn commit(&self, request: CommitRequest) -> Result<CommitResponse, Status> {
         let CommitRequest { domain, descriptors: list, reservation_id, actual_amount } = request;
-        if let Some(permit) = self.reservations.take(&reservation_id) {
+        if let Some(permit) = self.service.reservations().take(&reservation_id) {
             permit
                 .with_cost(actual_amount)
                 .settle()
@@ -173,6 +173,7 @@ impl KuadrantService {
         &self,
         descriptors: Descriptors,
         time: Duration,
+        place: Share,
     ) -> Result<ReserveResponse, Status> {
         if descriptors.hits == 0 {
             let least = Descriptors { hits: 1, ..descriptors.clone() };
@@ -193,8 +194,8 @@ impl KuadrantService {
             // Nothing is charged, so the commit charges the whole cost.
             return Ok(reserved(Code::Ok, String::new()));
         };
-        let id = self.reservations.insert(HeldPermit::new(permit, true), time);
-        let id = id.ok_or_else(|| Status::resource_exhausted("too many reservations are held"))?;
+        let permit = HeldPermit::new(permit, true, place);
+        let id = self.service.reservations().insert(permit, time);
         Ok(reserved(Code::Ok, id))
     }
 }
@@ -219,21 +220,22 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // Calls `$method` with the message of the request.
         macro_rules! call {
-            ($this:ident . $method:ident) => {{
+            ($this:ident . $method:ident ( $($peer:ident)? )) => {{
                 let handle = move |message| {
                     let this = $this.clone();
-                    async move { this.$method(message).await }
+                    async move { this.$method(message $(, $peer)?).await }
                 };
                 Ok(unary(request, handle).await)
             }};
         }
         let this = self.clone();
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
         Box::pin(async move {
             match request.uri().path().rsplit('/').next() {
-                Some("CheckRateLimit") => call!(this.check_rate_limit),
-                Some("Report") => call!(this.report),
-                Some("Reserve") => call!(this.reserve),
-                Some("Commit") => call!(this.commit),
+                Some("CheckRateLimit") => call!(this.check_rate_limit()),
+                Some("Report") => call!(this.report()),
+                Some("Reserve") => call!(this.reserve(peer)),
+                Some("Commit") => call!(this.commit()),
                 _ => unimplemented(),
             }
         })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{Extensions, HeaderMap, StatusCode, header};
+use axum::http::uri::{Authority, Uri};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -40,13 +41,14 @@ pub(super) fn trusted_peer(state: &HttpState, extensions: &Extensions) -> Result
     })
 }
 
-/// Lets callers pass that have the token. If there is no token, lets callers on this machine pass.
+/// Lets callers pass that have the token. If there is no token, lets callers on this machine pass
+/// that are no pages in a browser.
 pub(super) async fn require_caller(
     State(state): State<Arc<HttpState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    match check_caller(&state, request.extensions(), request.headers()) {
+    match check_caller(&state, request.extensions(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
@@ -68,16 +70,26 @@ pub(super) async fn require_gateway_or_caller(
 fn check_caller(
     state: &HttpState,
     extensions: &Extensions,
+    uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), Problem> {
     let Some(token) = &state.settings.token else {
         let is_local = peer(extensions).is_some_and(|peer| peer.to_canonical().is_loopback());
-        if is_local && !PROXY_HEADERS.iter().any(|name| headers.contains_key(*name)) {
-            return Ok(());
+        if !is_local || PROXY_HEADERS.iter().any(|name| headers.contains_key(*name)) {
+            let message = "without server.token, only callers on this machine are answered: set \
+                           server.token, and send Authorization: Bearer TOKEN";
+            return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
-        let message = "without server.token, only callers on this machine are answered: set \
-                       server.token, and send Authorization: Bearer TOKEN";
-        return Err(Problem::new(StatusCode::FORBIDDEN, message));
+        let authority = uri.authority().map(Authority::as_str).map(str::as_bytes);
+        let hosts = headers.get_all(header::HOST).iter().map(HeaderValue::as_bytes);
+        if headers.contains_key(header::ORIGIN)
+            || !authority.into_iter().chain(hosts).all(is_local_host)
+        {
+            let message = "without server.token, calls of browsers are not answered: expected no \
+                           Origin, and an IP address or localhost as Host";
+            return Err(Problem::new(StatusCode::FORBIDDEN, message));
+        }
+        return Ok(());
     };
     let mut lines = headers.get_all(header::AUTHORIZATION).iter();
     let given = match (lines.next(), lines.next()) {
@@ -91,11 +103,22 @@ fn check_caller(
     Err(Problem::new(StatusCode::UNAUTHORIZED, message))
 }
 
+/// Returns whether a host is none that another site could resolve to this machine (DNS rebinding),
+/// so that its page in a browser is of the same origin.
+fn is_local_host(host: &[u8]) -> bool {
+    Authority::try_from(host).is_ok_and(|host| {
+        let name = host.host();
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        name.eq_ignore_ascii_case("localhost") || address.unwrap_or(name).parse::<IpAddr>().is_ok()
+    })
+}
+
 fn bearer(line: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = line.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-fn peer(extensions: &Extensions) -> Option<IpAddr> {
+/// Returns the address of the peer of the connection.
+pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
 }

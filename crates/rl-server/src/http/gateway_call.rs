@@ -1,10 +1,11 @@
 //! Reads the request of a client from the call of a gateway.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use rl_core::client_ip::{ClientIp, IpSource};
 
 use super::problem::Problem;
 use crate::request::{GatewayRequest, text_of};
@@ -51,7 +52,7 @@ impl CallHeaders {
     /// Returns 400 if a header is missing or occurs twice, or if it names no address of the client.
     pub(super) fn request(self, call: Parts, peer: IpAddr) -> Result<GatewayRequest, Problem> {
         let headers = &call.headers;
-        check_address(headers)?;
+        check_address(headers, peer)?;
         let (method, target, host) = match self {
             Self::Forwarded => (
                 required(headers, "X-Forwarded-Method")?,
@@ -96,17 +97,10 @@ fn described(mut request: GatewayRequest) -> GatewayRequest {
 
 /// Checks that the gateway names the address of the client, as the last of `X-Forwarded-For`.
 /// Otherwise the limiter would count all clients as one: the gateway.
-fn check_address(headers: &HeaderMap) -> Result<(), Problem> {
-    let last = headers.get_all(FORWARDED_FOR).iter().next_back();
-    let last = last.map_or("", |line| line.to_str().unwrap_or(""));
-    let last = last.rsplit(',').next().unwrap_or("").trim();
-    let is_address = last.parse::<IpAddr>().is_ok()
-        || last.parse::<SocketAddr>().is_ok()
-        || last
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .is_some_and(|inner| inner.parse::<IpAddr>().is_ok());
-    if is_address {
+fn check_address(headers: &HeaderMap, peer: IpAddr) -> Result<(), Problem> {
+    let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    let last = ClientIp::with_hops(1).resolve(Some(peer), &lines);
+    if last.is_some_and(|last| last.source() == IpSource::Header) {
         return Ok(());
     }
     let message = "X-Forwarded-For: expected the address of the client as the last one";

@@ -53,6 +53,7 @@ use axum::http::header::{self, CONTENT_TYPE};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{any, get};
+use rl_serve::PeerShares;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -63,6 +64,7 @@ use problem::Problem;
 use settings::HttpState;
 pub use settings::{BearerToken, HttpSettings, InvalidBearerToken, Readiness};
 
+use crate::permits::PermitTable;
 use crate::service::DecisionService;
 
 /// Builds the router.
@@ -131,10 +133,10 @@ pub fn router(service: DecisionService, settings: HttpSettings) -> Router {
         .with_state(state)
 }
 
-/// Returns the metrics of the limiter, and the server's count of unknown domains.
+/// Returns the metrics of the limiter, and those of the server itself.
 async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
     const NAME: &str = "rl_server_unknown_domain_requests_total";
-    let HttpSettings { metrics, records, .. } = &state.settings;
+    let HttpSettings { metrics, records, permits, shares, .. } = &state.settings;
     let mut text = match records.get() {
         Some(source) => metrics.clone().records("records", source).render(),
         None => metrics.render(),
@@ -144,6 +146,24 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
          # TYPE {NAME} counter\n{NAME} {}\n",
         state.service.unknown_domains()
     ));
+    let of_tables = [permits, state.service.reservations()].map(PermitTable::shares);
+    let shares: Vec<&PeerShares> = of_tables.into_iter().chain(shares).collect();
+    for (name, kind, help, value) in [
+        ("held", "gauge", "Units that peers hold", PeerShares::held as fn(&PeerShares) -> u64),
+        (
+            "refused_total",
+            "counter",
+            "Refusals of a peer that holds as much as is free",
+            PeerShares::refused,
+        ),
+    ] {
+        let name = format!("rl_server_shares_{name}");
+        text.push_str(&format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n"));
+        for resource in &shares {
+            let line = format!("{name}{{resource=\"{}\"}} {}\n", resource.name(), value(resource));
+            text.push_str(&line);
+        }
+    }
     ([(header::CONTENT_TYPE, rl_metrics::CONTENT_TYPE)], text)
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rl_core::client_ip::TrustedProxies;
 use rl_metrics::Metrics;
+use rl_serve::PeerShares;
 use subtle::ConstantTimeEq;
 
 use super::store_check::StoreCheck;
@@ -32,6 +33,8 @@ pub struct HttpSettings {
     pub permits: PermitTable,
     /// The limits of rules with `limits: records`, whose look-ups `/metrics` counts.
     pub records: RecordLimits,
+    /// The resources of the server, beside permits and reservations, whose use `/metrics` shows.
+    pub shares: Vec<PeerShares>,
 }
 
 /// A token that callers send as `Authorization: Bearer TOKEN`.

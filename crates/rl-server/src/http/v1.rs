@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
 
+use super::access::peer;
 use super::check_answer::CheckAnswer;
 use super::check_input::{AcquireInput, CheckInput, check_cost};
 use super::json_body::{self, require_json};
@@ -76,19 +77,25 @@ pub(super) async fn charge(
     responses(
         (status = 200, body = AcquireAnswer, description = "Allowed"),
         (status = 429, body = AcquireAnswer, description = "Denied"),
-        (status = 503, body = AcquireAnswer, description = "Not decided, and rejected then"),
+        (status = 503, body = AcquireAnswer, description = "Not decided, and rejected then; or `code` and `message`: the caller holds too many permits, and nothing was charged"),
         CallResponses,
     ))]
 pub(super) async fn acquire(
     State(state): State<Arc<HttpState>>,
     request: Request,
 ) -> Result<AcquireAnswer, Problem> {
+    let caller = peer(request.extensions());
     let (input, ttl) = read::<AcquireInput>(request).await?.into_parts()?;
     let request = input.into_request(state.service.limiter())?;
+    let place = state.settings.permits.place(caller).ok_or_else(|| {
+        let message =
+            "the caller holds as many permits as are free: settle permits, or set a shorter ttl";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
     let mut reply = state.service.acquire(&request).await;
     let names_rules = matches!(request.selection, Selection::Rules(_));
-    let permit = reply.permit.take().and_then(|permit| {
-        let permit = HeldPermit::new(permit, names_rules);
+    let permit = reply.permit.take().map(|permit| {
+        let permit = HeldPermit::new(permit, names_rules, place);
         state.settings.permits.insert(permit, Duration::from_secs(ttl))
     });
     let expires_in = permit.is_some().then_some(ttl);

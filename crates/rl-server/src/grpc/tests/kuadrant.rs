@@ -39,7 +39,7 @@ async fn pass(time: Duration) {
 async fn reserve(service: &KuadrantService, amount: u64, ttl: Duration) -> ReserveResponse {
     let ttl = Some(prost_types::Duration::try_from(ttl).unwrap());
     let (domain, descriptors) = ("edge".into(), alice());
-    service.reserve(ReserveRequest { domain, descriptors, amount, ttl }).await.unwrap()
+    service.reserve(ReserveRequest { domain, descriptors, amount, ttl }, None).await.unwrap()
 }
 
 /// Returns whether the reservation was still held.
@@ -104,7 +104,7 @@ async fn a_reservation_beyond_a_limit_is_denied_and_holds_nothing() {
     let both = || vec![descriptor(&[("user", "alice")]), descriptor(&[("model", "m")])];
     let reserve = |amount| {
         let (domain, ttl) = ("edge".into(), None);
-        service.reserve(ReserveRequest { domain, descriptors: both(), amount, ttl })
+        service.reserve(ReserveRequest { domain, descriptors: both(), amount, ttl }, None)
     };
     let first = reserve(30).await.unwrap();
     let second = reserve(30).await.unwrap();
@@ -169,17 +169,23 @@ async fn a_reservation_of_nothing_is_denied_if_no_unit_is_left() {
     assert_eq!(reserve(&service, 0, HOLD).await.code(), Code::OverLimit);
 }
 
+/// Fault: one peer could hold all reservations, and no line said so.
 #[tokio::test]
-async fn a_reservation_that_the_table_cannot_hold_is_refunded() {
-    let service = tokens(&["100/hour"]).max_reservations(1);
-    let first = reserve(&service, 10, HOLD).await;
+async fn a_peer_that_reserves_all_it_can_charges_no_more_and_leaves_some_to_others() {
+    let decisions = decisions([("tokens", rule(&["user"], &["100/hour"]))]).max_reservations(3);
+    let service = KuadrantService::new(decisions);
     let (domain, ttl) = ("edge".into(), None);
-    let second = ReserveRequest { domain, descriptors: alice(), amount: 10, ttl };
-    let error = service.reserve(second.clone()).await.unwrap_err();
+    let ten = ReserveRequest { domain, descriptors: alice(), amount: 10, ttl };
+    let reserve = |last| service.reserve(ten.clone(), Some([192, 0, 2, last].into()));
+    let first = reserve(1).await.unwrap();
+    reserve(1).await.unwrap();
+    let error = reserve(1).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::ResourceExhausted);
-    assert_eq!(remaining(&service, alice()).await, [90]);
-    assert!(commit(&service, &first.reservation_id, 10).await);
-    assert_eq!(service.reserve(second).await.unwrap().code(), Code::Ok);
+    assert_eq!(remaining(&service, alice()).await, [80]);
+    assert_eq!(reserve(2).await.unwrap().code(), Code::Ok);
+    assert!(commit(&service, &first.reservation_id, 10).await, "no other peer ends a reservation");
+    assert_eq!(remaining(&service, alice()).await, [70]);
+    assert_eq!(reserve(3).await.unwrap().code(), Code::Ok);
 }
 
 #[tokio::test]
@@ -188,7 +194,7 @@ async fn descriptors_without_a_rule_are_allowed_and_hold_nothing() {
     let unknown = vec![descriptor(&[("other", "x")])];
     let (domain, ttl) = ("edge".into(), None);
     let reserve = ReserveRequest { domain, descriptors: unknown.clone(), amount: 10, ttl };
-    let reserved = service.reserve(reserve).await.unwrap();
+    let reserved = service.reserve(reserve, None).await.unwrap();
     assert_eq!((reserved.code(), &*reserved.reservation_id), (Code::Ok, ""));
     assert_eq!(service.report(request(unknown, 3)).await.unwrap().overall_code(), Code::Ok);
 }

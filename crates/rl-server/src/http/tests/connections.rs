@@ -62,7 +62,7 @@ async fn a_peer_that_is_not_trusted_learns_why_and_a_local_caller_is_answered() 
                   X-Forwarded-Uri: /login\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n";
     let body = r#"{"subjects": [{"rule": "login", "subject": "user:a"}]}"#;
     let check = format!(
-        "POST /v1/check HTTP/1.1\r\nHost: rl\r\nContent-Type: application/json\r\n\
+        "POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );

@@ -428,10 +428,11 @@ async fn json_is_for_gateways_and_for_callers_with_the_token() {
     let bearer = format!("Bearer {TOKEN}");
     let of_proxy = ("x-forwarded-for", "192.0.2.7");
     let token = ("authorization", &*bearer);
-    let cases: [(HttpSettings, &str, SentHeaders<'_>, u16); 7] = [
+    let cases: [(HttpSettings, &str, SentHeaders<'_>, u16); 8] = [
         (settings(), GATEWAY, &[], 200),
         (settings(), LOCAL, &[], 200),
         (settings(), LOCAL, &[of_proxy], 403),
+        (settings(), LOCAL, &[("origin", "https://other.example")], 403),
         (settings(), STRANGER, &[token], 403),
         (with_token(), GATEWAY, &[], 200),
         (with_token(), LOCAL, &[], 401),

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use rl_core::RateLimiter;
 use serde_json::{Value, json};
 
-use super::call::{app_of, limiter, post, settings};
+use super::call::{STRANGER, TOKEN, app_of, call, limiter, post, settings, with_token};
 use crate::http::HttpSettings;
 use crate::permits::{PermitTable, Unsettled};
 
@@ -115,18 +115,37 @@ async fn a_permit_that_expires_leaves_the_charge_and_frees_its_place() {
     assert_eq!(remaining(&app).await, 98);
 }
 
+/// Fault: a full table ended the permits of other callers, and no line or metric said so.
 #[tokio::test]
-async fn if_too_many_permits_are_held_the_first_to_expire_makes_room() {
-    let (app, permits, _) = app(2);
-    let long = acquire(&app, &tokens(1, r#", "ttl": 3600"#)).await;
-    let short = acquire(&app, &tokens(1, r#", "ttl": 5"#)).await;
-    let third = acquire(&app, &tokens(1, "")).await;
-    assert_eq!(permits.count(), 2);
-    for (id, expected) in [(short, 404), (long, 200), (third, 200)] {
-        assert_eq!(settle(&app, &id, 0).await.0, expected);
+async fn a_caller_that_acquires_all_it_can_ends_no_permit_of_another() {
+    let (app, permits, limiter) = app(3);
+    let app_with_token =
+        app_of(&limiter, HttpSettings { permits: permits.clone(), ..with_token() });
+    let token = format!("Bearer {TOKEN}");
+    let headers = [("content-type", "application/json"), ("authorization", &token)];
+    let acquire_from = |peer| {
+        let body = tokens(1, r#", "ttl": 3600"#);
+        call(&app_with_token, peer, "POST /v1/acquire", &headers, body)
+    };
+    let of_other = acquire(&app, &tokens(1, r#", "ttl": 5"#)).await;
+    let first = acquire_from(STRANGER).await;
+    assert_eq!(first.status, StatusCode::OK, "{}", first.body);
+    for _ in 0..3 {
+        let refused = acquire_from(STRANGER).await;
+        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refused.message().contains("as many permits as are free"), "{}", refused.body);
     }
-    // The evicted permit stays charged.
-    assert_eq!(remaining(&app).await, 99);
+    assert_eq!((permits.count(), remaining(&app).await), (2, 98), "a refused one charges nothing");
+    let shown = call(&app, STRANGER, "GET /metrics", &[], "").await.body;
+    for line in [
+        "rl_server_shares_held{resource=\"permits\"} 2\n",
+        "rl_server_shares_refused_total{resource=\"permits\"} 3\n",
+        "rl_server_shares_refused_total{resource=\"reservations\"} 0\n",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    assert_eq!(settle(&app, &of_other, 0).await.0, 200);
+    assert_eq!(permits.shares().held(), 1);
 }
 
 #[tokio::test]
