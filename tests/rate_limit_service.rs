@@ -11,17 +11,18 @@ use http::uri::PathAndQuery;
 use rl_core::adapter::HttpLimiter;
 use rl_core::rules::Rules;
 use rl_core::{MemoryStore, RateLimiter, RateLimiterBuilder};
+use rl_serve::{HttpServer, Shutdown};
 use rl_server::DecisionService;
 use rl_server::domains::{Domains, compile};
 use rl_server::grpc::messages::{
     Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Unit,
 };
-use rl_server::grpc::{Health, routes};
+use rl_server::grpc::{Health, services};
 use rl_tests::web::new_year;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tonic::client::Grpc;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -47,11 +48,11 @@ impl Served {
         let rules = compile(&domains, Rules::new(), None).unwrap();
         let limiter = limiter.rules(rules).build().unwrap();
         let service = DecisionService::new(HttpLimiter::new(limiter));
-        let (routes, health) = routes(&service).await;
-        let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let address = incoming.local_addr().unwrap();
-        let server = Server::builder().add_routes(routes);
-        tokio::spawn(server.serve_with_incoming(incoming));
+        let (services, health) = services(&service).await;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = HttpServer::new(services).http2_only();
+        tokio::spawn(async move { server.serve(listener, &Shutdown::new()).await });
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         Self { service, health, channel: endpoint.connect().await.unwrap() }
     }

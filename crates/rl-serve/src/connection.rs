@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,22 +25,21 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
-use tower_service::Service as _;
 
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::memory::ConnectionMemory;
+use crate::service::HttpService;
 use crate::shares::{PeerShares, Share};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// The bytes that each of the concurrent requests of a connection takes beside its head and bodies.
-const REQUEST: usize = 4 * 1024;
 /// The bytes that a header line takes beside its name and value.
 const HEADER_LINE: usize = 128;
 
 /// The state that the connections of a server share.
 #[derive(Debug)]
-pub(crate) struct Connections {
-    pub(crate) app: Router,
+pub(crate) struct Connections<S> {
+    pub(crate) app: S,
     pub(crate) builder: auto::Builder<TokioExecutor>,
     pub(crate) protocol: Protocol,
     pub(crate) timeouts: Timeouts,
@@ -68,7 +66,7 @@ pub(crate) struct Accepted {
     pub(crate) share: Option<Share>,
 }
 
-impl Connections {
+impl<S: HttpService> Connections<S> {
     /// Serves the requests of a connection until it ends.
     pub(crate) async fn serve(self: Arc<Self>, accepted: Accepted) {
         let Accepted { stream, peer, slot: _slot, share: _share } = accepted;
@@ -89,21 +87,17 @@ impl Connections {
         self.serve_requests(stream, peer).await;
     }
 
-    async fn serve_requests<S>(self: Arc<Self>, stream: S, peer: SocketAddr)
+    async fn serve_requests<IO>(self: Arc<Self>, stream: IO, peer: SocketAddr)
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let memory = self.memory.as_ref().map(|memory| memory.take(Some(peer.ip()), 0));
-        if matches!(memory, Some(None)) {
-            return;
-        }
-        let activity = Arc::new(Activity::default());
-        let service = ConnectionService {
-            connections: Arc::clone(&self),
-            peer,
-            activity: Arc::clone(&activity),
-            memory: memory.flatten(),
+        let memory = match self.memory.as_ref().map(|memory| memory.take(Some(peer.ip()), 0)) {
+            Some(None) => return,
+            share => share.flatten().map(ConnectionMemory::new),
         };
+        let activity = Arc::new(Activity { memory, ..Activity::default() });
+        let (connections, of_service) = (Arc::clone(&self), Arc::clone(&activity));
+        let service = ConnectionService { connections, peer, activity: of_service };
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let mut closing = self.closing.clone();
@@ -155,31 +149,45 @@ struct Activity {
     begun: AtomicUsize,
     /// The number of requests whose response is not complete.
     in_progress: AtomicUsize,
-    /// The highest number of requests in progress so far.
-    highest: AtomicUsize,
     is_http2: AtomicBool,
     /// Whether responses announce that the connection closes.
     is_ending: AtomicBool,
+    /// The memory of the requests, if it is bounded.
+    memory: Option<ConnectionMemory>,
 }
 
 /// A request in progress, and the memory that it takes.
 #[derive(Debug)]
 struct InProgress {
     activity: Arc<Activity>,
-    memory: Option<Arc<Share>>,
+    /// The bytes that the request takes.
+    bytes: AtomicUsize,
 }
 
 impl InProgress {
-    fn new(activity: &Arc<Activity>) -> Self {
+    fn new(activity: &Arc<Activity>) -> Arc<Self> {
         activity.in_progress.fetch_add(1, Ordering::AcqRel);
         activity.begun.fetch_add(1, Ordering::AcqRel);
-        Self { activity: Arc::clone(activity), memory: None }
+        Arc::new(Self { activity: Arc::clone(activity), bytes: AtomicUsize::new(0) })
+    }
+
+    /// Takes the memory of the request before its body arrives. Returns whether the peer may take it.
+    fn take_head(&self, request: &Request<Incoming>) -> bool {
+        let Some(memory) = &self.activity.memory else { return true };
+        let in_progress = self.activity.in_progress.load(Ordering::Acquire);
+        memory.take_stream(in_progress) && self.take(size_of_head(request))
+    }
+
+    /// Takes memory. Returns whether the peer may take it.
+    fn take(&self, bytes: usize) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.activity.memory.as_ref().is_none_or(|memory| memory.take(bytes))
     }
 
     /// Returns the response without a body.
-    fn respond(self, status: StatusCode) -> Response<CountedBody> {
-        let mut response =
-            Response::new(CountedBody { body: Body::empty(), request_in_progress: self });
+    fn respond<B: Default>(self: Arc<Self>, status: StatusCode) -> Response<CountedBody<B>> {
+        let body = CountedBody { body: B::default(), request_in_progress: self };
+        let mut response = Response::new(body);
         *response.status_mut() = status;
         response
     }
@@ -188,54 +196,27 @@ impl InProgress {
 impl Drop for InProgress {
     fn drop(&mut self) {
         self.activity.in_progress.fetch_sub(1, Ordering::AcqRel);
+        if let Some(memory) = &self.activity.memory {
+            memory.give_back(*self.bytes.get_mut());
+        }
     }
 }
 
-/// Passes the requests of a connection to the router.
+/// Passes the requests of a connection to the service.
 #[derive(Debug)]
-struct ConnectionService {
-    connections: Arc<Connections>,
+struct ConnectionService<S> {
+    connections: Arc<Connections<S>>,
     peer: SocketAddr,
     activity: Arc<Activity>,
-    /// The memory that the connection keeps until it ends.
-    memory: Option<Share>,
 }
 
-impl ConnectionService {
-    /// Takes the memory of a request, if it is bounded.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the peer may take no more.
-    fn take_memory(&self, request: &Request<Incoming>) -> Result<Option<Arc<Share>>, TooMuch> {
-        let Some((of_peers, of_connection)) =
-            self.connections.memory.as_ref().zip(self.memory.as_ref())
-        else {
-            return Ok(None);
-        };
-        // hyper keeps the memory of a stream for later ones.
-        let in_progress = self.activity.in_progress.load(Ordering::Acquire);
-        if in_progress > self.activity.highest.load(Ordering::Acquire) {
-            if !of_connection.grow(REQUEST) {
-                return Err(TooMuch);
-            }
-            self.activity.highest.store(in_progress, Ordering::Release);
-        }
-        let share = of_peers.take(Some(self.peer.ip()), size_of_head(request));
-        share.map(|share| Some(Arc::new(share))).ok_or(TooMuch)
-    }
-}
-
-/// The error of a request whose peer may take no more memory.
-struct TooMuch;
-
-impl Service<Request<Incoming>> for ConnectionService {
-    type Response = Response<CountedBody>;
+impl<S: HttpService> Service<Request<Incoming>> for ConnectionService<S> {
+    type Response = Response<CountedBody<S::Body>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let mut request_in_progress = InProgress::new(&self.activity);
+        let request_in_progress = InProgress::new(&self.activity);
         let is_http2 = request.version() == Version::HTTP_2;
         // hyper reads both versions if it handles upgrades.
         let is_other_version = match self.connections.protocol {
@@ -250,30 +231,26 @@ impl Service<Request<Incoming>> for ConnectionService {
         if is_http2 {
             self.activity.is_http2.store(true, Ordering::Relaxed);
         }
-        let Ok(memory) = self.take_memory(&request) else {
+        if !request_in_progress.take_head(&request) {
             let response = request_in_progress.respond(StatusCode::SERVICE_UNAVAILABLE);
             return Box::pin(future::ready(Ok(response)));
-        };
-        request_in_progress.memory = memory;
-        let mut request = match request_in_progress.memory.clone() {
-            Some(memory) => request.map(|body| Body::new(BoundedBody { body, memory })),
-            None => request.map(Body::new),
-        };
+        }
+        let in_body = Arc::clone(&request_in_progress);
+        let mut request = request.map(|body| RequestBody { body, request_in_progress: in_body });
         request.extensions_mut().insert(ConnectInfo(self.peer));
         let connections = Arc::clone(&self.connections);
         let response = connections.app.clone().call(request);
         Box::pin(async move {
             // A timer starts only if the response is not ready at once.
-            let mut response = match timeout(connections.timeouts.request, response).await {
-                Ok(response) => response?,
-                Err(_) => only_status(StatusCode::REQUEST_TIMEOUT),
+            let Ok(response) = timeout(connections.timeouts.request, response).await else {
+                return Ok(request_in_progress.respond(StatusCode::REQUEST_TIMEOUT));
             };
+            let mut response = response?;
             let is_ending = connections.is_stopping.load(Ordering::Relaxed)
                 || request_in_progress.activity.is_ending.load(Ordering::Relaxed);
             // A client may leave the response unread.
             let length = response.body().size_hint().exact().unwrap_or(0);
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            if request_in_progress.memory.as_ref().is_some_and(|memory| !memory.grow(length)) {
+            if !request_in_progress.take(usize::try_from(length).unwrap_or(usize::MAX)) {
                 return Ok(request_in_progress.respond(StatusCode::SERVICE_UNAVAILABLE));
             }
             // HTTP/2 has no such header.
@@ -295,16 +272,16 @@ fn size_of_head(request: &Request<Incoming>) -> usize {
 }
 
 pin_project! {
-    /// The body of a request, which ends with an error if its peer may take no more memory.
+    /// The body of a request. It ends with an error if its peer may take no more memory.
     #[derive(Debug)]
-    struct BoundedBody {
+    pub struct RequestBody {
         #[pin]
         body: Incoming,
-        memory: Arc<Share>,
+        request_in_progress: Arc<InProgress>,
     }
 }
 
-impl http_body::Body for BoundedBody {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -315,7 +292,7 @@ impl http_body::Body for BoundedBody {
         let this = self.project();
         let frame = ready!(this.body.poll_frame(context));
         let length = frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum();
-        if this.memory.grow(length) {
+        if this.request_in_progress.take(length) {
             return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
         }
         Poll::Ready(Some(Err(axum::Error::new("the peer has too many requests in progress"))))
@@ -333,21 +310,21 @@ impl http_body::Body for BoundedBody {
 pin_project! {
     /// The body of a response, whose request is in progress until it ends.
     #[derive(Debug)]
-    struct CountedBody {
+    struct CountedBody<B> {
         #[pin]
-        body: Body,
-        request_in_progress: InProgress,
+        body: B,
+        request_in_progress: Arc<InProgress>,
     }
 }
 
-impl http_body::Body for CountedBody {
-    type Data = <Body as http_body::Body>::Data;
-    type Error = axum::Error;
+impl<B: Body> Body for CountedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         Poll::Ready(ready!(self.project().body.poll_frame(context)))
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -15,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::connection::{Accepted, Connections};
 use crate::limits::{Protocol, Timeouts, pause};
+use crate::service::HttpService;
 use crate::shares::PeerShares;
 use crate::shutdown::Shutdown;
 #[cfg(feature = "tls")]
@@ -30,7 +30,7 @@ const MAX_BACKLOG: usize = 4_096;
 /// The time after which a server without free file descriptors accepts connections again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves a [`Router`].
+/// Serves an axum `Router`, or another [`HttpService`].
 ///
 /// # Examples
 ///
@@ -52,8 +52,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// ```
 #[derive(Debug)]
 #[must_use]
-pub struct HttpServer {
-    app: Router,
+pub struct HttpServer<S = axum::Router> {
+    app: S,
     protocol: Protocol,
     timeouts: Timeouts,
     max_connections: usize,
@@ -65,9 +65,9 @@ pub struct HttpServer {
     tls: Option<Tls>,
 }
 
-impl HttpServer {
+impl<S: HttpService> HttpServer<S> {
     /// Creates a server that accepts HTTP/1.
-    pub fn new(app: Router) -> Self {
+    pub fn new(app: S) -> Self {
         Self {
             app,
             protocol: Protocol::Http1,
@@ -200,9 +200,8 @@ impl HttpServer {
         Ok(())
     }
 
-    fn into_connections(self, closing: watch::Receiver<bool>) -> Connections {
+    fn into_connections(self, closing: watch::Receiver<bool>) -> Connections<S> {
         let Self { app, protocol, timeouts, memory, max_age, max_streams, .. } = self;
-        let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeouts.request);
         Connections {
             app,
             builder: builder(protocol, timeouts, max_streams),

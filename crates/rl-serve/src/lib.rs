@@ -28,6 +28,8 @@
 mod connection;
 mod http_server;
 mod limits;
+mod memory;
+mod service;
 mod shares;
 mod shutdown;
 #[cfg(feature = "tls")]
@@ -36,8 +38,10 @@ mod tls;
 use axum::Router;
 use tokio::net::TcpListener;
 
+pub use connection::RequestBody;
 pub use http_server::HttpServer;
 pub use limits::Timeouts;
+pub use service::HttpService;
 pub use shares::{PeerShares, Share};
 pub use shutdown::Shutdown;
 #[cfg(feature = "tls")]

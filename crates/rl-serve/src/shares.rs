@@ -129,19 +129,34 @@ impl Share {
         }
         false
     }
-}
 
-impl Drop for Share {
-    fn drop(&mut self) {
+    /// Gives back the units above `amount`.
+    pub fn shrink_to(&self, amount: usize) {
+        let excess = self.amount().saturating_sub(amount);
+        if excess == 0 {
+            return;
+        }
         let mut state = self.shares.state();
-        let amount = *self.amount.get_mut();
-        state.total -= amount;
+        self.amount.fetch_sub(excess, Ordering::Relaxed);
+        state.total -= excess;
         if let Some(held) = state.held.get_mut(&self.peer) {
-            *held -= amount;
+            *held -= excess;
             if *held == 0 {
                 state.held.remove(&self.peer);
             }
         }
+    }
+
+    /// Returns the number of units.
+    #[must_use]
+    pub fn amount(&self) -> usize {
+        self.amount.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink_to(0);
     }
 }
 
@@ -165,7 +180,7 @@ impl fmt::Debug for PeerShares {
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({})", self.amount.load(Ordering::Relaxed))
+        write!(f, "Share({})", self.amount())
     }
 }
 

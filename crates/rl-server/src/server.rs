@@ -10,7 +10,7 @@ use rl_admin::settings::AdminSettings;
 use rl_core::adapter::HttpLimiter;
 use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
 use rl_metrics::Metrics;
-use rl_serve::{HttpServer, PeerShares, Shutdown, Tls};
+use rl_serve::{HttpServer, HttpService, PeerShares, Shutdown, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -157,25 +157,17 @@ impl Server {
                 shares: [&shares[..], std::slice::from_ref(&memory)].concat(),
             },
         );
-        let (services, health) = grpc::routes(&service).await;
+        let (services, health) = grpc::services(&service).await;
         if let Some(tls) = &tls {
             tls.watch().map_err(|error| StartError(format!("server: tls: {error}")))?;
         }
         let shutdown = Shutdown::new();
         let [of_http, of_grpc, of_admin] = shares;
-        let spawn = |listener: TcpListener, server: HttpServer, shares| {
-            let server = configured(server, &settings, tls.clone(), shares);
-            let server = server.share_memory(memory.clone());
-            let stop = shutdown.clone();
-            Ok(Listening {
-                addr: listener.local_addr()?,
-                task: tokio::spawn(async move { server.serve(listener, &stop).await }),
-            })
-        };
-        let start_error = |error: io::Error| StartError(error.to_string());
-        let http = spawn(http, HttpServer::new(app).http2(), of_http).map_err(start_error)?;
-        let services = HttpServer::new(services.into_axum_router()).http2_only();
-        let grpc = spawn(grpc, services, of_grpc).map_err(start_error)?;
+        let http_server = configured(HttpServer::new(app).http2(), &settings, tls.clone(), of_http);
+        let http = spawn(http, http_server.share_memory(memory.clone()), &shutdown)?;
+        let services = HttpServer::new(services).http2_only();
+        let grpc_server = configured(services, &settings, tls.clone(), of_grpc);
+        let grpc = spawn(grpc, grpc_server.share_memory(memory), &shutdown)?;
         let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
@@ -302,13 +294,25 @@ async fn start_management(
     Ok((address, tokio::spawn(task)))
 }
 
+/// Starts the task of a server.
+fn spawn<S: HttpService>(
+    listener: TcpListener,
+    server: HttpServer<S>,
+    shutdown: &Shutdown,
+) -> Result<Listening, StartError> {
+    let addr = listener.local_addr().map_err(|error| StartError(error.to_string()))?;
+    let stop = shutdown.clone();
+    let task = tokio::spawn(async move { server.serve(listener, &stop).await });
+    Ok(Listening { addr, task })
+}
+
 /// Sets the bounds and the certificates of a server.
-fn configured(
-    server: HttpServer,
+fn configured<S: HttpService>(
+    server: HttpServer<S>,
     settings: &Settings,
     tls: Option<Tls>,
     shares: PeerShares,
-) -> HttpServer {
+) -> HttpServer<S> {
     let server = server
         .max_connections(settings.max_connections)
         .share_connections(shares)

@@ -3,7 +3,7 @@
 mod envoy;
 mod kuadrant;
 pub mod messages;
-mod routes;
+mod services;
 #[cfg(test)]
 mod tests;
 mod unary;
@@ -11,4 +11,4 @@ mod unary;
 pub use envoy::EnvoyService;
 pub(crate) use envoy::response;
 pub use kuadrant::KuadrantService;
-pub use routes::{Health, routes};
+pub use services::{GrpcServices, Health, services};

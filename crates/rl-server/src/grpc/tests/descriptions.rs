@@ -8,7 +8,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 use crate::grpc::messages::{Code, Unit};
-use crate::grpc::routes::DESCRIPTIONS;
+use crate::grpc::services::DESCRIPTIONS;
 
 const SOURCE: &str = include_str!("../messages.rs");
 

@@ -1,0 +1,103 @@
+//! The memory that the requests of a connection take.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::shares::Share;
+
+/// The bytes that each of the concurrent requests of a connection takes beside its head and bodies.
+const STREAM: usize = 4 * 1024;
+/// The bytes by which a connection takes its memory from the share of its peer. It keeps them from
+/// request to request, so that most requests do not lock the state of all peers.
+const CHUNK: usize = 16 * 1024;
+
+/// The memory that the requests of a connection take from the share of their peer.
+#[derive(Debug)]
+pub(crate) struct ConnectionMemory {
+    share: Share,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    /// The bytes of heads and bodies.
+    requests: usize,
+    /// The highest number of concurrent requests. hyper keeps the memory of a stream for later ones.
+    streams: usize,
+}
+
+impl Used {
+    /// Returns the bytes that a connection takes from the share of its peer.
+    const fn to_take(&self) -> usize {
+        (self.requests.saturating_add(self.streams * STREAM)).next_multiple_of(CHUNK)
+    }
+}
+
+impl ConnectionMemory {
+    pub(crate) fn new(share: Share) -> Self {
+        Self { share, used: Mutex::default() }
+    }
+
+    /// Takes the memory of a request, of which `count` are in progress. Returns whether the peer may
+    /// take it.
+    #[must_use]
+    pub(crate) fn take_stream(&self, count: usize) -> bool {
+        let mut used = self.used();
+        used.streams = used.streams.max(count);
+        self.grow(&used)
+    }
+
+    /// Takes memory for the head or a body of a request, until it is [given
+    /// back](Self::give_back). Returns whether the peer may take it.
+    #[must_use]
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let mut used = self.used();
+        used.requests = used.requests.saturating_add(bytes);
+        self.grow(&used)
+    }
+
+    /// Gives back the memory of the head and the bodies of a request, whether the peer was allowed to
+    /// take it or not.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        let mut used = self.used();
+        used.requests = used.requests.saturating_sub(bytes);
+        if used.requests == 0 {
+            self.share.shrink_to(used.to_take());
+        }
+    }
+
+    fn grow(&self, used: &Used) -> bool {
+        let missing = used.to_take().saturating_sub(self.share.amount());
+        missing == 0 || self.share.grow(missing)
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::PeerShares;
+
+    #[test]
+    fn a_connection_takes_chunks_and_gives_them_back_when_it_is_idle() {
+        let peers = PeerShares::new("bytes", 10 * CHUNK);
+        let memory = ConnectionMemory::new(peers.take(None, 0).unwrap());
+        let held = || peers.held() as usize / CHUNK;
+        assert!(memory.take_stream(1) && memory.take(100));
+        assert_eq!(held(), 1);
+        assert!(memory.take(2 * CHUNK));
+        assert_eq!(held(), 3);
+        memory.give_back(2 * CHUNK);
+        assert_eq!(held(), 3);
+        memory.give_back(100);
+        assert_eq!(held(), 1);
+        // What is refused is given back as well.
+        assert!(!memory.take(usize::MAX));
+        memory.give_back(usize::MAX);
+        assert!(memory.take(4 * CHUNK));
+        drop(memory);
+        assert_eq!(held(), 0);
+    }
+}
