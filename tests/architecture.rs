@@ -399,6 +399,45 @@ fn the_needed_compiler_is_written_as_in_the_manifest() {
 }
 
 #[test]
+fn images_are_built_with_a_compiler_that_their_package_accepts() {
+    let numbers = |version: &str| -> Vec<u32> {
+        version.split('.').map(|number| number.parse().unwrap()).collect()
+    };
+    let observability = "examples/observability";
+    for (folder, package) in [("ops", "crates/rl-cli"), (observability, observability)] {
+        let image = read(format!("{folder}/Dockerfile"));
+        let compiler = image.lines().find_map(|line| line.strip_prefix("FROM rust:")).unwrap();
+        let (compiler, _) = compiler.split_once('-').unwrap();
+        let manifest = read(format!("{package}/Cargo.toml"));
+        let needed = section(&manifest, "package")["rust-version"].clone();
+        assert!(numbers(compiler) >= numbers(needed.trim_matches('"')), "{folder}: {compiler}");
+    }
+}
+
+#[test]
+fn the_image_and_the_unit_run_commands_that_the_program_has() {
+    let (image, unit) = (read("ops/Dockerfile"), read("ops/rl.service"));
+    let first_words = |text: &str, before: &str, end: char| -> Vec<String> {
+        let words = text.split(before).skip(1).filter_map(|rest| rest.split(end).next());
+        words.map(str::to_owned).collect()
+    };
+    let mut commands = first_words(&image, " CMD [\"/rl\", \"", '"');
+    commands.extend(first_words(&image, "\nCMD [\"", '"'));
+    commands.extend(first_words(&unit, "=/usr/local/bin/rl ", ' '));
+    assert_eq!(commands, ["health", "serve", "check", "serve"]);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rl-command"));
+        command.env_remove("RL_PROXIES").args(arguments).output().unwrap()
+    };
+    for command in commands {
+        assert!(run(&[&command, "--help"]).status.success(), "{command}");
+    }
+    let limits = top().join("ops/limits/limits.yaml");
+    let output = run(&["check", limits.to_str().unwrap()]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
 fn every_example_is_in_the_index_and_every_package_is_a_member() {
     let index = read("examples/README.md");
     for package in packages() {
