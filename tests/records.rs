@@ -5,6 +5,7 @@ mod busy;
 mod changes;
 mod limits;
 mod mariadb;
+mod migration;
 mod outage;
 mod roles;
 mod storage;

@@ -324,7 +324,10 @@ fn problems(answers: &[(&str, &'static str)]) -> BTreeMap<String, RefOr<openapi:
 
 impl From<InvalidField> for ApiError {
     fn from(error: InvalidField) -> Self {
-        Self::invalid(error.field(), error.expected())
+        match error.field() {
+            "limits" => Self::invalid_value("limits", error.value(), error.expected()),
+            field => Self::invalid(field, error.expected()),
+        }
     }
 }
 

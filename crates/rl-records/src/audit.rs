@@ -31,8 +31,6 @@ pub enum AuditEvent {
     Record {
         /// The id of the record.
         id: String,
-        /// The consumer of the record.
-        consumer: String,
         /// The content before the change; `None` if the record was created.
         before: Option<RecordContent>,
         /// The content after the change; `None` if the record was deleted.

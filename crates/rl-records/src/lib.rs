@@ -90,6 +90,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
+
+mod call_limits;
 mod limits;
 
 mod author;
@@ -112,13 +114,14 @@ mod source;
 pub use active::{ActiveLimits, Aggregation, Contribution, lifts};
 pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
+pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
     AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
     Records, RecordsOptions, Resources, SubscriptionQuery, Subscriptions, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
-pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+pub use limits::Limits;
 pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
 pub use resource::{ResourceLimit, ResourceLimitContent};

@@ -17,7 +17,8 @@ pub(super) fn fields(record: &Record) -> Fields {
     let fields = Fields::default()
         .with("record", record.id.to_string())
         .with("revision", record.revision.to_string())
-        .with("consumer_id", &*content.consumer_id)
+        .with("consumer_id", &*content.subject_id)
+        .with("rule", text(&content.rule))
         .with("api_name", text(&content.api_name))
         .with("api_version", text(&content.api_version))
         .with("bank_id", text(&content.bank_id))
@@ -53,8 +54,19 @@ pub(super) fn read(
         api_name: text("api_name"),
         api_version: text("api_version"),
         bank_id: text("bank_id"),
+        rule: text("rule"),
         blocks: form.non_empty("blocks").is_some(),
         ..RecordContent::new(form.get("consumer_id"), from_date, to_date, limits)
+    };
+    // The subject and the rule of a record never change.
+    let content = match before {
+        Some(RecordContent { realm, subject_id, rule, .. }) => RecordContent {
+            realm: realm.clone(),
+            subject_id: subject_id.clone(),
+            rule: rule.clone(),
+            ..content
+        },
+        None => content,
     };
     // All problems are reported together. The check of the whole record may find one more, which is
     // added unless its field already has a problem.
@@ -79,10 +91,13 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
     html! {
         @if is_new {
             (page.text("consumer_id", "Consumer", "Its id: 1 to 250 bytes."))
+            (page.text("rule", "Rule", "Its name; empty: every rule that takes its limits from records."))
         } @else {
             input type="hidden" name="record" value=(page.fields.get("record"));
             input type="hidden" name="revision" value=(page.fields.get("revision"));
             input type="hidden" name="consumer_id" value=(page.fields.raw("consumer_id"));
+            input type="hidden" name="rule" value=(page.fields.raw("rule"));
+            @if let Some(rule) = page.fields.non_empty("rule") { p { "Under the rule " b.id { (rule) } "." } }
         }
         fieldset {
             legend { "When (UTC)" }
@@ -91,13 +106,13 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
                 (page.time("to_date", "To", "The end of this second."))
             }
         }
-        (page.limits("Empty or -1: no limit from this record. 0: no call, unless another record allows some."))
+        (page.limits("Empty: no limit from this record. A limit of 0 allows no call, unless another record does."))
         @if page.fields.non_empty("asks_unlimited").is_some() {
             input type="hidden" name="asks_unlimited" value="on";
             div.check {
                 input #unlimited type="checkbox" name="unlimited"
                     checked[page.fields.non_empty("unlimited").is_some()];
-                label for="unlimited" { "Let this consumer call without a limit in any period" }
+                label for="unlimited" { "Let this consumer call without a limit" }
             }
         }
         fieldset {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use rl_core::Subject;
 use rl_core::time::Timestamp;
-use rl_records::{CallLimits, ChangeError, Record, RecordContent, RecordId};
+use rl_records::{ChangeError, Record, RecordContent, RecordId};
 
 use super::changes::differences;
 use super::edit_page::{EditPage, Rejection};
@@ -18,8 +18,8 @@ use super::fields::Fields;
 use super::page::{Tab, form_token, page};
 use super::record_form;
 use super::site::Site;
+use super::text;
 use super::visitor::Visitor;
-use super::{text, timeline};
 use crate::access::Role;
 use crate::audit;
 
@@ -181,7 +181,7 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
 
 /// Returns whether a record lifts every limit, as an empty form does.
 fn lifts_limits(content: &RecordContent) -> bool {
-    content.limits == CallLimits::UNLIMITED && !content.blocks
+    content.limits.is_empty() && !content.blocks
 }
 
 /// Returns a rejection if a record lifts every limit without a confirmation.
@@ -198,7 +198,7 @@ async fn unconfirmed_unlimited(
         return Ok(None);
     }
     let records = &site.context.records;
-    let consumer = &content.consumer_id;
+    let consumer = &content.subject_id;
     let from = content.from_date.max(site.context.now());
     let active = records.active_limits(consumer, from).await?;
     let own = before.map(|before| before.id);
@@ -206,7 +206,7 @@ async fn unconfirmed_unlimited(
     let tier = records.tiers().member(&Subject::consumer(consumer)).await?;
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
-            h2 { "Nothing was saved: this record has no limit in any period" }
+            h2 { "Nothing was saved: this record has no limit" }
             p {
                 @if has_others {
                     "It adds nothing to the other records that are active then. As soon as it is the \
@@ -227,7 +227,7 @@ async fn unconfirmed_unlimited(
 
 /// Logs a change, and redirects to the page of the consumer.
 fn saved(site: &Site, visitor: &Visitor, action: &str, record: &Record) -> Response {
-    let consumer = &record.content.consumer_id;
+    let consumer = &record.content.subject_id;
     let id = record.id.to_string();
     audit::record_changed(&visitor.actor, action, consumer, &id, record.revision);
     let to = site.link("/consumer", &[("id", consumer), ("done", action)]);
@@ -256,9 +256,9 @@ fn delete_page(
     changed_by: Option<&str>,
 ) -> Response {
     let content = &record.content;
-    let back = site.consumer_link(&content.consumer_id);
+    let back = site.consumer_link(&content.subject_id);
     let main = html! {
-        p.crumb { a href=(site.path()) { "Consumers" } " / " a.id href=(back) { (content.consumer_id) } }
+        p.crumb { a href=(site.path()) { "Consumers" } " / " a.id href=(back) { (content.subject_id) } }
         h1 { "Delete this record?" }
         @if let Some(by) = changed_by {
             div.conflict role="alert" {
@@ -266,13 +266,12 @@ fn delete_page(
             }
         }
         dl {
-            dt { "Consumer" } dd.id { (content.consumer_id) }
+            dt { "Consumer" } dd.id { (content.subject_id) }
             dt { "From" } dd { (text::time(content.from_date)) " UTC" }
             dt { "To" } dd { (text::time(content.to_date)) " UTC" }
-            dt { "Calls" } dd { (timeline::summary(record)) }
+            dt { "Limits" } dd { (text::limits(&content.limits)) }
             @if content.blocks { dt { "Blocks" } dd { "the consumer, while it is active" } }
         }
-        @if content.limits == CallLimits::UNLIMITED { p.hint { "It has no limits of its own." } }
         p { "The history keeps it. Other records and the tier of the consumer stay." }
         form method="post" action=(site.link("/record/delete", &[])) {
             (form_token(visitor))

@@ -239,7 +239,7 @@ async fn version(site: &Site, consumer: &str) -> String {
     };
     let change = changes.first().map(|change| change.number);
     let records: Vec<_> = active.contributions().iter().map(|record| record.id).collect();
-    let seen = (change, records, active.limits().numbers(), tier.map(|member| member.revision));
+    let seen = (change, records, active.limits().to_string(), tier.map(|member| member.revision));
     let digest = Sha256::digest(format!("{seen:?}"));
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -33,6 +33,7 @@ impl Input for TierUpdate {
     const REQUIRED: &'static [&'static str] = &[];
 
     const OPTIONAL: &'static [&'static str] = &[
+        "limits",
         "per_second_call_limit",
         "per_minute_call_limit",
         "per_hour_call_limit",

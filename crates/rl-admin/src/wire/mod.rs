@@ -20,7 +20,7 @@ pub(crate) use limit_usage::{
     Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
     seconds_of,
 };
-pub(crate) use limits::Limits;
+pub(crate) use limits::LimitTexts;
 pub(crate) use name::Name;
 pub(crate) use periods::{
     CallCounter, CallCounters, CallState, ConsumerCounters, RuleCounters, all_periods, one_period,
