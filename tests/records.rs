@@ -9,6 +9,7 @@ mod migration;
 mod outage;
 mod roles;
 mod storage;
+mod subjects;
 mod subscriptions;
 mod tiers;
 

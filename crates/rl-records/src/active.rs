@@ -11,8 +11,7 @@ use crate::tier::TierContent;
 ///
 /// Limits with the same state are added up: those of the same period, algorithm and anchor or
 /// precision that both count units, or both count requests. For a bucket, the capacity or burst is
-/// added too. The name of the unit and the hint to clients come from the first record. Other limits
-/// stand beside each other.
+/// added too. Such limits must have the same unit. Other limits stand beside each other.
 ///
 /// # Examples
 ///

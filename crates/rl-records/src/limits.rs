@@ -195,6 +195,13 @@ impl Limits {
         for limit in &self.0 {
             let same = others.clone().flat_map(|other| &other.0);
             let mut same = same.filter(|other| other.shares_state_with(*limit));
+            if let Some(other) = same.clone().find(|other| other.unit() != limit.unit()) {
+                let expected = format!(
+                    "the unit {} of a record that overlaps and counts in the same window",
+                    other.unit()
+                );
+                return Err(InvalidField::new(FIELD, limit, expected));
+            }
             same.try_fold(*limit, |sum, other| add(sum, *other)).map_err(|error| {
                 let expected = format!("less, together with the records that overlap: {error}");
                 InvalidField::new(FIELD, limit, expected)
@@ -234,6 +241,9 @@ fn add(sum: Limit, other: Limit) -> Result<Limit, InvalidLimit> {
         _ if other.max() == 0 => return Ok(sum),
         _ if sum.max() == 0 => return Ok(other),
         _ => {}
+    }
+    if sum.unit() != other.unit() {
+        return Err(InvalidLimit::Unit { counts_requests: sum.counts_requests() });
     }
     let algorithm = match (sum.algorithm(), other.algorithm()) {
         (Algorithm::Gcra { burst }, Algorithm::Gcra { burst: more }) => {
@@ -344,6 +354,9 @@ mod tests {
         assert_eq!(sum(&["1/hour", &largest]), largest);
         assert_eq!(sum(&["6000:concurrency", "7000:concurrency"]), "7000:concurrency");
         assert_eq!(check("1/minute", &largest), Ok(()));
+        let error = check("9/minute:unit=tokens", "1/minute").unwrap_err();
+        assert!(error.contains("expected the unit requests of a record that overlaps"), "{error}");
+        assert_eq!(sum(&["9/minute:unit=tokens", "1/minute"]), "9/minute:unit=tokens");
         let many = |from: u64, to: u64| {
             let texts: Vec<_> = (from..to).map(|hours| format!("{hours}/{hours}hours")).collect();
             texts.join(", ")

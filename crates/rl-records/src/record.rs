@@ -41,8 +41,8 @@ pub struct RecordContent {
     ///
     /// It is the id under which requests are counted: an address as
     /// [`Subject::ip`](rl_core::Subject::ip) writes it, or the network if networks are counted; the
-    /// keyed hash of a key as 32 hexadecimal digits; `-` for the one subject of
-    /// [`Realm::Global`].
+    /// keyed hash of a key as 32 hexadecimal digits; `-` for the one subject of [`Realm::Global`]
+    /// and of [`Realm::Unknown`].
     pub subject_id: String,
     /// The rule under which the record applies; `None` for every rule that takes its limits from
     /// records, and for a limiter without rules. It never changes.
@@ -126,12 +126,7 @@ impl RecordContent {
             Realm::Consumer => check_name("consumer_id", id)?,
             _ => check_name("subject", id)?,
         }
-        let subject = match self.realm {
-            Realm::Key => Subject::displayed_key(id),
-            Realm::Global => Subject::global(),
-            _ => Subject::new(self.realm.clone(), id),
-        };
-        if record_id(&subject).as_deref() != Some(id) {
+        if record_id(&self.subject()).as_deref() != Some(id) {
             let expected = match self.realm {
                 Realm::Key => "the keyed hash of a key: 32 hexadecimal digits in lower case",
                 _ => "\"-\", because the realm has one subject",
@@ -148,6 +143,16 @@ impl RecordContent {
                 Err(InvalidField::new("rule", rule, expected))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the subject whose calls are limited.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        match self.realm {
+            Realm::Key => Subject::displayed_key(&self.subject_id),
+            Realm::Global | Realm::Unknown => Subject::new(self.realm.clone(), ""),
+            _ => Subject::new(self.realm.clone(), &self.subject_id),
         }
     }
 
@@ -202,7 +207,7 @@ pub(crate) fn record_id(subject: &Subject) -> Option<Cow<'_, str>> {
     match (subject.realm(), owner.as_text()) {
         (Realm::Key, None) if !owner.is_of_long_text() => Some(owner.to_string().into()),
         (Realm::Key, _) => None,
-        (Realm::Global, Some("")) => Some("-".into()),
+        (Realm::Global | Realm::Unknown, Some("")) => Some("-".into()),
         (_, Some(id)) => is_name(id).then_some(id.into()),
         (_, None) => None,
     }

@@ -140,15 +140,13 @@ mod tests {
             .with("consumer_id", "abc")
             .with("from_date", "2026-02-01T12:00")
             .with("to_date", "2026-02-01T12:59:59")
-            .with("per_minute_call_limit", " 100 ")
-            .with("per_hour_call_limit", "-1")
-            .with("per_day_call_limit", "0")
+            .with("limits", " 100/minute \r\n\r\n0/day:gcra, 20:concurrency\r\n")
     }
 
     #[test]
     fn a_record_ends_with_the_last_microsecond_of_the_typed_second() {
         let content = read(&typed(), None).unwrap();
-        assert_eq!(content.limits.numbers(), [-1, 100, -1, 0, -1, -1]);
+        assert_eq!(content.limits.to_string(), "20:concurrency, 100/minute, 0/day:gcra");
         assert_eq!(content.from_date, Timestamp::from_secs(1_769_947_200));
         assert_eq!(content.to_date, Timestamp::from_micros(1_769_950_799_999_999));
         assert!(!content.blocks && content.api_name.is_none());
@@ -171,19 +169,10 @@ mod tests {
         let wrong = typed()
             .with("consumer_id", "")
             .with("from_date", "tomorrow")
-            .with("per_minute_call_limit", "many")
-            .with("per_week_call_limit", "-2")
-            .with("per_month_call_limit", "9007199254740992");
+            .with("limits", "many\n1/hour\n-2/week\n9007199254740992/month");
         let fields: Vec<_> =
             read(&wrong, None).unwrap_err().into_iter().map(|(name, _)| name).collect();
-        let expected = [
-            "per_minute_call_limit",
-            "per_week_call_limit",
-            "per_month_call_limit",
-            "from_date",
-            "consumer_id",
-        ];
-        assert_eq!(fields, expected);
+        assert_eq!(fields, ["limits", "limits", "limits", "from_date", "consumer_id"]);
     }
 
     #[test]
@@ -193,8 +182,8 @@ mod tests {
         };
         let backwards = typed().with("to_date", "2026-01-01T12:00");
         assert_eq!(fields(&backwards), ["from_date"]);
-        let with_a_wrong_limit = backwards.with("per_minute_call_limit", "many");
-        assert_eq!(fields(&with_a_wrong_limit), ["per_minute_call_limit", "from_date"]);
+        let with_a_wrong_limit = backwards.with("limits", "many");
+        assert_eq!(fields(&with_a_wrong_limit), ["limits", "from_date"]);
         assert_eq!(fields(&typed().with("to_date", "tomorrow")), ["to_date"]);
     }
 }

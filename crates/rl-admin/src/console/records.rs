@@ -228,8 +228,7 @@ async fn unconfirmed_unlimited(
 /// Logs a change, and redirects to the page of the consumer.
 fn saved(site: &Site, visitor: &Visitor, action: &str, record: &Record) -> Response {
     let consumer = &record.content.subject_id;
-    let id = record.id.to_string();
-    audit::record_changed(&visitor.actor, action, consumer, &id, record.revision);
+    audit::record_changed(&visitor.actor, action, record);
     let to = site.link("/consumer", &[("id", consumer), ("done", action)]);
     Redirect::to(&to).into_response()
 }

@@ -3,8 +3,8 @@
 
 use super::body::Input;
 use crate::wire::{
-    DatesInput, MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, StatusInput,
-    SubscriptionInput, TierUpdate, UntilInput,
+    DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
+    ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
 };
 
 impl Input for RateLimitInput {
@@ -27,6 +27,19 @@ impl Input for RateLimitInput {
         "per_week_rate_limit",
         "per_month_rate_limit",
     ];
+}
+
+impl Input for LimitsInput {
+    const REQUIRED: &'static [&'static str] =
+        &["realm", "subject", "limits", "from_date", "to_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["rule", "blocks"];
+}
+
+impl Input for LimitsUpdate {
+    const REQUIRED: &'static [&'static str] = &["limits", "from_date", "to_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["blocks"];
 }
 
 impl Input for TierUpdate {

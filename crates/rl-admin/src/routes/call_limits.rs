@@ -77,8 +77,7 @@ pub(super) async fn put(
     let record = put.map_err(|error| {
         responses::wrong_number(&error).unwrap_or_else(|| change.error(error, not_found))
     })?;
-    let id = record.id.to_string();
-    audit::record_changed(&actor, "set", consumer.as_str(), &id, record.revision);
+    audit::record_changed(&actor, "set", &record);
     let tag = [(header::ETAG, etag(record.revision))];
     let warning = responses::warning(&context, &record).await;
     let record = RateLimit::of(&record).with_warning(warning);

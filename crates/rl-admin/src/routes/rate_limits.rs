@@ -57,7 +57,10 @@ fn query(search: Search) -> RecordQuery {
     }
 }
 
-async fn page(context: &Context, query: RecordQuery) -> Result<Json<RateLimits>, ApiError> {
+pub(super) async fn page(
+    context: &Context,
+    query: RecordQuery,
+) -> Result<Json<RateLimits>, ApiError> {
     let page = context.records.list(&query).await?;
     let limits = page.records.iter().map(RateLimit::of).collect();
     Ok(Json(RateLimits { limits, next: page.next.map(|cursor| cursor.to_string()) }))
@@ -79,7 +82,7 @@ pub(super) async fn create(
     let created = created.map_err(|error| {
         wrong_number(&error).unwrap_or_else(|| change_error(&context, &actor, &request, error))
     })?;
-    audit::record_changed(&actor, "created", consumer.as_str(), &created.id.to_string(), 1);
+    audit::record_changed(&actor, "created", &created);
     Ok(written_record(&context, StatusCode::CREATED, &created).await)
 }
 
@@ -133,8 +136,7 @@ pub(super) async fn update(
     let updated = updated.map_err(|error| {
         wrong_number(&error).unwrap_or_else(|| change.error(error, || record_not_found(id)))
     })?;
-    let revision = updated.revision;
-    audit::record_changed(&actor, "updated", consumer.as_str(), &id.to_string(), revision);
+    audit::record_changed(&actor, "updated", &updated);
     Ok(written_record(&context, StatusCode::OK, &updated).await)
 }
 
@@ -160,6 +162,6 @@ pub(super) async fn delete(
     }
     let gone = context.records.delete(id, change.expected(), change.author()).await;
     let gone = gone.map_err(|error| change.error(error, || record_not_found(id)))?;
-    audit::record_changed(&actor, "deleted", consumer.as_str(), &id.to_string(), gone.revision);
+    audit::record_changed(&actor, "deleted", &gone);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -14,7 +14,7 @@ use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 use crate::error::{ApiError, etag};
 use crate::read::IfMatch;
-use crate::subject_rules::note_on_unenforced_records;
+use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
 use crate::wire::{Name, RateLimit, Resource};
 
 /// Responds with a record and its `ETag`.
@@ -40,9 +40,19 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
 /// Returns a warning if no rule enforces a record, or if it has no limit and so lifts those of a
 /// tier or the defaults.
 pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
-    let consumer = Subject::consumer(&record.content.subject_id);
-    if let Some(note) = note_on_unenforced_records(context, &consumer) {
+    let subject = record.content.subject();
+    if let Some(note) = note_on_unenforced_records(context, &subject) {
         return Some(note);
+    }
+    let rules = rules_with_source(context, &subject).unwrap_or_default();
+    if let Some(name) = &record.content.rule
+        && !context.is_stand_alone
+        && !rules.iter().any(|rule| *rule.name == **name)
+    {
+        return Some(format!(
+            "No rule of the name {name} takes the limits of this subject from records, so the record \
+             limits nothing."
+        ));
     }
     let warning = lifted_limits(context, record).await;
     warning.unwrap_or_else(|error| {
@@ -60,7 +70,11 @@ async fn lifted_limits(
 ) -> Result<Option<String>, DatabaseError> {
     let records = &context.records;
     let content = &record.content;
-    let consumer = Subject::consumer(&content.subject_id);
+    // The limits that a record of another subject replaces are unknown here.
+    if content.realm != Realm::Consumer || content.rule.is_some() {
+        return Ok(None);
+    }
+    let consumer = content.subject();
     let (limits, of) = match records.tiers().member(&consumer).await? {
         Some(member) => match records.tiers().read(&member.tier).await? {
             Some(tier) => (tier.content.limits, format!("of the tier {}", tier.content.name)),

@@ -5,6 +5,7 @@ mod date;
 mod history;
 mod limit_usage;
 mod limits;
+mod limits_input;
 mod name;
 mod periods;
 mod record;
@@ -21,6 +22,7 @@ pub(crate) use limit_usage::{
     seconds_of,
 };
 pub(crate) use limits::LimitTexts;
+pub(crate) use limits_input::{LimitsInput, LimitsUpdate, RealmText};
 pub(crate) use name::Name;
 pub(crate) use periods::{
     CallCounter, CallCounters, CallState, ConsumerCounters, RuleCounters, all_periods, one_period,
