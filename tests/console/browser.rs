@@ -58,7 +58,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     assert_eq!(browser.script(focused).await, "problems", "the problems are read first");
     browser.picture(&picture("invalid-light.png"), 1200, false).await;
     let typed = browser.client().find(Locator::Css("#limits")).await.unwrap();
-    assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten"));
+    assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten/hour"));
     browser.fill("#limits", "10/hour").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("created")).await;

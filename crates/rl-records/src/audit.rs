@@ -25,7 +25,6 @@ pub struct AuditEntry {
 /// It names subjects in plain text, so show it only to actors who may read the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
 pub enum AuditEvent {
     /// A record was created, changed or deleted.
     Record {
