@@ -208,6 +208,7 @@ async fn tiers_are_managed_and_members_moved() {
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 409, "it was moved");
 
     let page = owner.get("/console/tier/edit?name=gold").await.body;
+    assert!(page.contains("A change applies to 1 member and 0 subscriptions."), "{page}");
     let revision = field_of(&page, "revision");
     let edit = [("name", "gold"), ("revision", &*revision), ("limits", "3/minute")];
     assert_eq!(owner.post("/console/tier/edit", &edit).await.status, 303);

@@ -205,6 +205,8 @@ async fn a_change_of_the_tier_reaches_the_records_of_its_subscriptions() {
         let source = patient(&records).poll_every(NEVER).start();
         let active = subscription(&records, Active).await;
         assert_eq!(policy_text(&source, "abc").await, "hour=103/hour");
+        let uses = records.tiers().uses("gold").await.unwrap();
+        assert_eq!((uses.members, uses.subscriptions), (0, 1));
         let gold = records.tiers().update(tier("gold", 200), gold.revision, "bob").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "hour=203/hour");
         let set = records.subscriptions().set_status(active.id, Suspended, active.revision, "bob");

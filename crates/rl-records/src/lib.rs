@@ -135,4 +135,4 @@ pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
 pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats};
 pub use subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
-pub use tier::{Tier, TierContent, TierMember};
+pub use tier::{Tier, TierContent, TierMember, TierUses};

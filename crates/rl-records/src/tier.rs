@@ -33,6 +33,16 @@ impl TierContent {
 /// A stored tier.
 pub type Tier = Revisioned<TierContent>;
 
+/// The numbers of subjects whose limits a change of a tier changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TierUses {
+    /// The consumers and keys in the tier. Those with an active record have its limits instead.
+    pub members: u64,
+    /// The subscriptions that are active, past due or suspended.
+    pub subscriptions: u64,
+}
+
 /// The membership of a consumer or a key in a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

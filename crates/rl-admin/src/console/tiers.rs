@@ -142,7 +142,21 @@ pub(super) async fn edit(
     let fields = Fields::default().with("name", &*tier.content.name);
     let fields = fields.with("revision", tier.revision.to_string());
     let fields = with_limits(fields, &tier.content.limits);
+    let fields = with_uses(&site, fields).await?;
     Ok(form_page(&site, &visitor, false, &fields, None))
+}
+
+/// Adds the sentence about the consumers and keys to which a change of the tier applies.
+async fn with_uses(site: &Site, fields: Fields) -> Result<Fields, Failure> {
+    let uses = site.context.records.tiers().uses(fields.get("name")).await?;
+    let counted = |count: u64, one: &str, many: &str| {
+        let noun = if count == 1 { one } else { many };
+        format!("{} {noun}", text::number(count))
+    };
+    let members = counted(uses.members, "member", "members");
+    let subscriptions = counted(uses.subscriptions, "subscription", "subscriptions");
+    let sentence = format!("A change applies to {members} and {subscriptions}.");
+    Ok(fields.with("uses", sentence))
 }
 
 /// Saves the form of a tier.
@@ -223,6 +237,7 @@ fn form_page(
             input type="hidden" name="revision" value=(fields.get("revision"));
         }
         (page.limits("Empty: no limit. A limit of 0 allows no call."))
+        @if let Some(uses) = fields.non_empty("uses") { p { (uses) } }
     };
     let footer = html! {
         @if !is_new && visitor.actor.has(Role::CanDeleteRateLimits) {

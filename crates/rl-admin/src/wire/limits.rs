@@ -84,7 +84,7 @@ impl PartialSchema for Calls {
 
 impl ToSchema for Calls {}
 
-/// The six numbers in a request, the shortest period first.
+/// Returns the limits of six numbers in a request, the shortest period first.
 pub(crate) fn call_limits(numbers: [Calls; 6]) -> CallLimits {
     let numbers = CallPeriod::ALL.into_iter().zip(numbers);
     numbers.fold(CallLimits::UNLIMITED, |limits, (period, calls)| limits.with(period, calls.0))

@@ -152,15 +152,29 @@ impl RecordQuery {
             sql.push(" AND from_date <= ? AND to_date >= ?", [at.into(), at.into()]);
         }
         if let Some(RecordCursor { id, from_date, realm, subject_id }) = &self.after {
-            // MySQL uses no index to compare rows. With the first condition, it skips the subjects
-            // of the pages before.
-            let [realm, subject] = [realm, subject_id].map(|text| Bound::from(text.as_str()));
+            // MySQL uses no index to compare rows. With the condition before the comparison, it skips
+            // the subjects of the pages before. So does SQLite, if the realm is given.
+            let [at_realm, subject] = [realm, subject_id].map(|text| Bound::from(text.as_str()));
             let (from, id) = (micros(*from_date).into(), id.to_string().into());
-            sql.push(
-                " AND realm >= ? AND (realm > ? OR subject_id >= ?) \
-                 AND (realm, subject_id, from_date, rate_limiting_id) > (?, ?, ?, ?)",
-                [realm.clone(), realm.clone(), subject.clone(), realm, subject, from, id],
-            );
+            match self.realm {
+                Some(_) => sql.push(
+                    " AND subject_id >= ? AND (subject_id, from_date, rate_limiting_id) > (?, ?, ?)",
+                    [subject.clone(), subject, from, id],
+                ),
+                None => sql.push(
+                    " AND (realm > ? OR (realm = ? AND subject_id >= ?)) \
+                     AND (realm, subject_id, from_date, rate_limiting_id) > (?, ?, ?, ?)",
+                    [
+                        at_realm.clone(),
+                        at_realm.clone(),
+                        subject.clone(),
+                        at_realm,
+                        subject,
+                        from,
+                        id,
+                    ],
+                ),
+            }
         }
         let rows = i64::from(self.page_size()) + 1;
         sql.push(" ORDER BY realm, subject_id, from_date, rate_limiting_id LIMIT ?", [rows.into()]);

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use rl_core::Subject;
+use rl_core::{FailureKind, Subject};
 use sqlx::any::AnyRow;
 
 use super::handle::Database;
 use super::history;
 use super::kind::Kind;
-use super::row::{limits, text};
-use super::statement::Bound;
+use super::row::{limits, number, text};
+use super::statement::{Bound, Sql, without_nul};
 use super::subscription_table;
 use super::table::{self, METADATA, NamedContent};
 use super::tier_members;
@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::error::{ChangeError, DatabaseError, InvalidField};
 use crate::history::{Change, HistoryQuery};
 use crate::revision::{Expected, Revisioned};
-use crate::tier::{Tier, TierContent, TierMember, member_key};
+use crate::tier::{Tier, TierContent, TierMember, TierUses, member_key};
 
 /// The tiers of a database, and the members of each.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl<'a> Tiers<'a> {
     /// # Examples
     ///
     /// ```
-    /// use rl_core::Subject;
+    /// use rl_core::{FailureKind, Subject};
     /// use rl_records::{Limits, Records, TierContent};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,6 +79,23 @@ impl<'a> Tiers<'a> {
     /// Returns an error if the database fails.
     pub async fn list(self, after: Option<&str>, limit: u32) -> Result<Vec<Tier>, DatabaseError> {
         table::list_named(&self.database.reads, after, limit).await
+    }
+
+    /// Returns the number of members of a tier, and the number of subscriptions whose records have
+    /// its limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn uses(self, name: &str) -> Result<TierUses, DatabaseError> {
+        let count = "SELECT (SELECT COUNT(*) FROM rl_tier_members WHERE tier = ?) AS members, \
+                     (SELECT COUNT(*) FROM rl_subscriptions WHERE tier = ? \
+                     AND record_id IS NOT NULL) AS subscriptions";
+        let name = Bound::from(without_nul(name));
+        let rows = Sql::with(count, [name.clone(), name]).on(&self.database.reads).await?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+        let count = |column| Ok(number(row, column)?.unsigned_abs());
+        Ok(TierUses { members: count("members")?, subscriptions: count("subscriptions")? })
     }
 
     /// Replaces the limits of a tier. They apply to the next request of every member, and of every

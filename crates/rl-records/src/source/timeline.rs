@@ -161,10 +161,10 @@ mod tests {
             limits: format!("{max}/hour").parse().unwrap(),
             blocks: false,
         });
-        of_spans(spans.collect())
+        timeline_of(spans.collect())
     }
 
-    fn of_spans(spans: Vec<TimelineSpan>) -> Timeline {
+    fn timeline_of(spans: Vec<TimelineSpan>) -> Timeline {
         let (aggregation, now) = (Aggregation::default(), Timestamp::EPOCH);
         Timeline::of_spans(spans, aggregation, Limits::policy, false, Vec::new(), now)
     }
@@ -198,7 +198,7 @@ mod tests {
             limits: limits.parse().unwrap(),
             blocks: false,
         };
-        let timeline = of_spans(vec![
+        let timeline = timeline_of(vec![
             span(None, "100/hour"),
             span(Some("login"), "5/minute"),
             span(Some("login"), "1/hour"),
