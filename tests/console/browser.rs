@@ -53,7 +53,9 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.press(".head .button").await;
     browser.fill("#limits", "ten/hour").await;
     browser.press("form.sheet .main").await;
-    browser.until_text(".problems", |text| text.contains("Limits: ten/hour: expected ")).await;
+    browser
+        .until_text(".problems", |text| text.contains("Limits: ten/hour, column 1: expected "))
+        .await;
     let focused = "return document.activeElement.className";
     assert_eq!(browser.script(focused).await, "problems", "the problems are read first");
     browser.picture(&picture("invalid-light.png"), 1200, false).await;

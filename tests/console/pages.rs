@@ -87,16 +87,52 @@ async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
 }
 
 #[tokio::test]
+async fn a_preview_shows_the_effect_of_a_form_and_saves_nothing() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let record = house.record("abc", 5, 100).await;
+    let second = typed(&[("limits", "100/minute\n3/second:gcra"), ("preview", "on")]);
+    let preview = owner.post("/console/record/new", &second).await;
+    let from = "change from <strong>5/minute, 100/hour</strong> to ";
+    assert_eq!(preview.status, 200);
+    let to = "<strong>3/second:gcra, 105/minute, 100/hour</strong>";
+    assert!(preview.body.contains(&format!("{from}{to}")), "{}", preview.body);
+    assert_eq!(field_of(&preview.body, "limits"), "100/minute\n3/second:gcra");
+
+    let id = record.id.to_string();
+    let edit = [("record", &*id), ("revision", "1"), ("limits", "71/minute"), ("preview", "on")];
+    let preview = owner.post("/console/record/edit", &typed(&edit)).await;
+    assert!(
+        preview.body.contains(&format!("{from}<strong>71/minute</strong>")),
+        "{}",
+        preview.body
+    );
+    let blocking = typed(&[("limits", "1/day"), ("blocks", "on"), ("preview", "on")]);
+    let preview = owner.post("/console/record/new", &blocking).await;
+    assert!(preview.body.contains(&format!("{from}<strong>no call allowed</strong>")));
+    assert_eq!(house.records.list(&RecordQuery::default()).await.unwrap().records, [record]);
+
+    let gold = [("name", "gold"), ("limits", "2/minute")];
+    assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
+    let edit = [("name", "gold"), ("revision", "2"), ("limits", "3/minute"), ("preview", "on")];
+    let preview = owner.post("/console/tier/edit", &edit).await;
+    let words = ["from <strong>2/minute</strong> to <strong>3/minute</strong>", "0 members"];
+    assert!(words.iter().all(|words| preview.body.contains(words)), "{}", preview.body);
+    let gold = house.records.tiers().read("gold").await.unwrap().unwrap();
+    assert_eq!(gold.content.limits.to_string(), "2/minute");
+}
+
+#[tokio::test]
 async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let long = "a".repeat(251);
     #[rustfmt::skip]
     let table = [
-        ("limits",                "many",    "many: expected "),
-        ("limits",                "-2/second", "-2/second: expected "),
-        ("limits",                "1/hour\n5/fortnight", "5/fortnight: expected "),
-        ("limits",                "9007199254740992/month", "9007199254740992/month: expected "),
+        ("limits",                "many",    "many, column 1: expected "),
+        ("limits",                "-2/second", "-2/second, column 1: expected "),
+        ("limits",                "1/hour\n5/fortnight", "5/fortnight, column 3: expected "),
+        ("limits",                "9007199254740992/month", "9007199254740992/month, column 1: expected "),
         ("limits",                "1/hour, 2/hour", "would share one counter"),
         ("rule",                  "a b",     "1 to 64 characters of A-Z a-z 0-9 _ . -"),
         ("from_date",             "soon",    "a date and a time, such as"),

@@ -186,7 +186,7 @@ async fn an_invalid_field_of_limits_is_named_with_what_was_expected() {
         (
             with("limits", json!(["1/hour", "5/fortnight"])),
             "limits",
-            "limits \"5/fortnight\": expected ",
+            "limits \"5/fortnight\": expected at column 3 ",
         ),
         (with("limits", json!(["1/hour", "2/hour"])), "limits", "would share one counter"),
         (with("limits", json!("1/hour")), "limits", "expected a list"),

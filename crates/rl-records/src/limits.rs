@@ -28,7 +28,7 @@ const FIELD: &str = "limits";
 /// assert_eq!(limits.call_limits(), None);
 ///
 /// let wrong = "10/second\n5/fortnight".parse::<Limits>().unwrap_err();
-/// assert!(wrong.to_string().starts_with("limits \"5/fortnight\": expected "), "{wrong}");
+/// assert!(wrong.to_string().starts_with("limits \"5/fortnight\": expected at column 3 "), "{wrong}");
 /// # Ok::<(), rl_records::InvalidField>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ impl Limits {
     pub fn from_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidField> {
         let limits = texts.into_iter().map(|text| {
             text.parse().map_err(|error: rl_core::ParseLimitError| {
-                let expected = format!("{} at column {}", error.expected(), error.column());
+                let expected = format!("at column {} {}", error.column(), error.expected());
                 InvalidField::new(FIELD, text, expected)
             })
         });

@@ -39,6 +39,17 @@ impl Rejection {
         Self { status, problems: Problems::new(), notice }
     }
 
+    /// Returns the page of a form whose author asked for the effect of saving it.
+    pub(super) fn preview(effect: &Markup) -> Self {
+        let notice = html! {
+            div.conflict role="status" tabindex="-1" {
+                h2 { "Preview: nothing was saved yet" }
+                p { (effect) }
+            }
+        };
+        Self::with_notice(StatusCode::OK, notice)
+    }
+
     /// Returns a rejection because another actor has changed the object.
     ///
     /// `differences` lists each field whose saved value differs from the typed one, with both
@@ -112,6 +123,7 @@ impl EditPage<'_> {
                 (content)
                 div.buttons {
                     button.main type="submit" { (self.save) }
+                    button type="submit" name="preview" value="on" { "Preview" }
                     a.button href=(self.back) { "Cancel" }
                 }
             }
@@ -201,7 +213,7 @@ pub(super) fn read_limits(form: &Fields, problems: &mut Problems) -> Limits {
 
 fn wrong_limit(text: &str, error: &ParseLimitError) -> String {
     let text: String = text.chars().take(80).collect();
-    format!("{text}: expected {} at column {}.", error.expected(), error.column())
+    format!("{text}, column {}: expected {}.", error.column(), error.expected())
 }
 
 /// Returns the message for a field that the database layer refuses.

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use rl_core::Subject;
 use rl_core::time::Timestamp;
-use rl_records::{ChangeError, Record, RecordContent, RecordId};
+use rl_records::{ChangeError, Limits, Record, RecordContent, RecordId};
 
 use super::changes::differences;
 use super::edit_page::{EditPage, Rejection};
@@ -55,6 +55,9 @@ pub(super) async fn create(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        return rejected(&form, preview(&site, &content, None).await?);
+    }
     if let Some(rejection) = unconfirmed_unlimited(&site, &form, &content, None).await? {
         return rejected(&form.with("asks_unlimited", "on"), rejection);
     }
@@ -93,6 +96,9 @@ pub(super) async fn update(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        return rejected(&form, preview(&site, &content, Some(id)).await?);
+    }
     if let Some(rejection) = unconfirmed_unlimited(&site, &form, &content, Some(&before)).await? {
         return rejected(&form.with("asks_unlimited", "on"), rejection);
     }
@@ -177,6 +183,35 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
     };
     let rejection = Rejection::with_notice(StatusCode::CONFLICT, notice);
     form_page(site, visitor, true, form, Some(rejection))
+}
+
+/// Returns the effect of a record with this content on the limits of its subject, from its beginning
+/// or from now on. `replaced` is the record that the content replaces.
+async fn preview(
+    site: &Site,
+    content: &RecordContent,
+    replaced: Option<RecordId>,
+) -> Result<Rejection, Failure> {
+    let records = &site.context.records;
+    let at = content.from_date.max(site.context.now());
+    let before = records.active_limits_beside(content, at).await?;
+    let others = before.contributions().iter().filter(|record| Some(record.id) != replaced);
+    let is_blocked = content.blocks || others.clone().any(|record| record.blocks);
+    let after = others.map(|record| &record.limits).chain([&content.limits]);
+    let after = records.aggregation().limits(after);
+    let shown = |is_blocked: bool, limits: &Limits| match is_blocked {
+        true => "no call allowed".to_owned(),
+        false => text::limits(limits),
+    };
+    Ok(Rejection::preview(&html! {
+        @if at > content.to_date { "The record would have ended already, and limit nothing." }
+        @else {
+            "At " (text::time(at)) " UTC, the limits of " b.id { (content.subject_id) }
+            @if let Some(rule) = &content.rule { " under the rule " b.id { (rule) } }
+            " change from " strong { (shown(before.is_blocked(), before.limits())) } " to "
+            strong { (shown(is_blocked, &after)) } "."
+        }
+    }))
 }
 
 /// Returns whether a record lifts every limit, as an empty form does.

@@ -118,6 +118,11 @@ pub(super) async fn create(
         Ok(content) => content,
         Err(problems) => return rejected(Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        let limits = text::limits(&content.limits);
+        let effect = html! { "The tier has the limits " strong { (limits) } "." };
+        return rejected(Rejection::preview(&effect));
+    }
     match site.context.records.tiers().create(content, visitor.actor.author()).await {
         Ok(tier) => Ok(saved(&site, &visitor, "created", &tier)),
         Err(ChangeError::Invalid(field)) => rejected(Rejection::invalid_field(&field)),
@@ -172,6 +177,13 @@ pub(super) async fn update(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        let before = site.context.records.tiers().read(&content.name).await?.ok_or_else(no_tier)?;
+        let [before, after] = [&before.content, &content].map(|tier| text::limits(&tier.limits));
+        let effect =
+            html! { "The limits change from " strong { (before) } " to " strong { (after) } "." };
+        return rejected(&with_uses(&site, form).await?, Rejection::preview(&effect));
+    }
     let by = visitor.actor.author();
     match site.context.records.tiers().update(content.clone(), revision(&form), by).await {
         Ok(tier) => Ok(saved(&site, &visitor, "updated", &tier)),

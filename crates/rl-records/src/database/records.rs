@@ -269,6 +269,22 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
+    /// Returns the limits at an instant of the subject of a record, under its rule.
+    ///
+    /// The record need not be stored. The limits of tiers and the defaults are those of consumers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn active_limits_beside(
+        &self,
+        content: &RecordContent,
+        at: Timestamp,
+    ) -> Result<ActiveLimits, DatabaseError> {
+        let RecordContent { realm, subject_id, rule, .. } = content;
+        self.combined(realm.as_str(), subject_id, rule.as_deref(), at, at).await
+    }
+
     /// Returns the combined limits of all records of a consumer that are active at some instant from
     /// `start` to `end`.
     ///
@@ -283,13 +299,23 @@ impl Records {
         start: Timestamp,
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
+        self.combined("consumer", consumer, None, start, end).await
+    }
+
+    async fn combined(
+        &self,
+        realm: &str,
+        id: &str,
+        rule: Option<&str>,
+        start: Timestamp,
+        end: Timestamp,
+    ) -> Result<ActiveLimits, DatabaseError> {
         let reads = &self.database.reads;
-        let mut records =
-            record_table::overlapping(reads, "consumer", consumer, start, end).await?;
-        records.retain(|record| record.content.rule.is_none());
+        let mut records = record_table::overlapping(reads, realm, id, start, end).await?;
+        records.retain(|record| record.content.applies_under(rule));
         // The tier has an effect only if there is no record.
         let tier = match records.is_empty() {
-            true => tier_members::find_tier(reads, "consumer", consumer).await?,
+            true => tier_members::find_tier(reads, realm, id).await?,
             false => None,
         };
         Ok(ActiveLimits::new(&records, tier, self.aggregation()))
