@@ -156,7 +156,16 @@ impl Visitor<'_> {
 
 /// Returns the value of the first field with this name on a page.
 fn field_of(page: &str, name: &str) -> String {
-    let field = page.split("<input").find(|field| field.contains(&format!("name=\"{name}\"")));
+    let is_named = |field: &&str| field.contains(&format!("name=\"{name}\""));
+    if let Some(area) = page
+        .split("<textarea")
+        .skip(1)
+        .find(|area| is_named(&area.split('>').next().unwrap_or_default()))
+    {
+        let text = area.split('>').nth(1).unwrap_or_default();
+        return text.split('<').next().unwrap_or_default().to_owned();
+    }
+    let field = page.split("<input").find(is_named);
     let field = field.unwrap_or_else(|| panic!("no field {name}: {page}"));
     let value = field.split("value=\"").nth(1).unwrap_or_default();
     value.split('"').next().unwrap_or_default().to_owned()

@@ -5,9 +5,11 @@ mod busy;
 mod changes;
 mod limits;
 mod mariadb;
+mod migration;
 mod outage;
 mod roles;
 mod storage;
+mod subjects;
 mod subscriptions;
 mod tiers;
 

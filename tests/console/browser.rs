@@ -51,15 +51,17 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     assert_eq!(browser.text("#u-hour-state").await, "no limit");
 
     browser.press(".head .button").await;
-    browser.fill("#per_hour_call_limit", "ten").await;
+    browser.fill("#limits", "ten/hour").await;
     browser.press("form.sheet .main").await;
-    browser.until_text(".problems", |text| text.contains("Calls per hour")).await;
+    browser
+        .until_text(".problems", |text| text.contains("Limits: ten/hour, column 1: expected "))
+        .await;
     let focused = "return document.activeElement.className";
     assert_eq!(browser.script(focused).await, "problems", "the problems are read first");
     browser.picture(&picture("invalid-light.png"), 1200, false).await;
-    let typed = browser.client().find(Locator::Css("#per_hour_call_limit")).await.unwrap();
-    assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten"));
-    browser.fill("#per_hour_call_limit", "10").await;
+    let typed = browser.client().find(Locator::Css("#limits")).await.unwrap();
+    assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten/hour"));
+    browser.fill("#limits", "10/hour").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("created")).await;
 
@@ -85,12 +87,12 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.until_text("#news", |text| text == "per hour: used up").await;
 
     browser.press(".timeline .dates a").await;
-    browser.fill("#per_hour_call_limit", "20").await;
+    browser.fill("#limits", "20/hour").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("saved")).await;
     assert_eq!(house.call("acme-mobile").await, 200);
     browser.until_text("#u-hour-used", |text| text == "11 of 20").await;
-    browser.until_text("#changes ~ table", |text| text.contains("Calls per hour: 10 → 20")).await;
+    browser.until_text("#changes ~ table", |text| text.contains("Limits: 10/hour → 20/hour")).await;
 
     // Adds a planned record, an ended one and a tier, so that the screenshots show them too.
     let now = SystemClock.now();
@@ -112,7 +114,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     for content in [over, active, span(24 * 15, 24 * 60)] {
         house.records.create(content, "otto").await.unwrap();
     }
-    let gold = TierContent { name: "gold".into(), limits: numbers };
+    let gold = TierContent { name: "gold".into(), limits: numbers.into() };
     house.records.tiers().create(gold, "otto").await.unwrap();
     for _ in 0..4 {
         assert_eq!(house.call("acme-mobile").await, 200);
@@ -187,25 +189,28 @@ async fn the_second_of_two_saves_conflicts() {
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
     browser.open(&house.site.url(&format!("/console/record/edit?record={}", record.id))).await;
-    browser.fill("#per_minute_call_limit", "33").await;
+    browser.fill("#limits", "33/minute\n100/hour").await;
     browser.fill("#bank_id", "typed by olivia").await;
 
     let mut theirs = record.content.clone();
-    theirs.limits = CallLimits::from_numbers([-1, 44, 100, -1, -1, -1]).unwrap();
+    theirs.limits = "44/minute, 100/hour".parse().unwrap();
     house.records.update(record.id, theirs, 1, "otto").await.unwrap();
     browser.press("form.sheet .main").await;
     let conflict = browser.until_text(".conflict", |text| text.contains("otto")).await;
-    assert!(conflict.contains("Calls per minute 44 33"), "{conflict}");
+    assert!(conflict.contains("Limits 44/minute, 100/hour 33/minute, 100/hour"), "{conflict}");
     assert!(conflict.contains("Bank – typed by olivia"), "{conflict}");
     browser.picture(&picture("conflict-light.png"), 1200, false).await;
     browser.picture(&picture("conflict-narrow.png"), 390, true).await;
     let there = house.records.read(record.id).await.unwrap().unwrap();
-    assert_eq!((there.updated_by.as_str(), there.content.limits.numbers()[1]), ("otto", 44));
+    assert_eq!((there.updated_by.as_str(), there.content.limits.as_slice()[0].max()), ("otto", 44));
 
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("saved")).await;
     let there = house.records.read(record.id).await.unwrap().unwrap();
-    assert_eq!((there.updated_by.as_str(), there.content.limits.numbers()[1]), ("olivia", 33));
+    assert_eq!(
+        (there.updated_by.as_str(), there.content.limits.as_slice()[0].max()),
+        ("olivia", 33)
+    );
     assert_eq!(there.content.bank_id.as_deref(), Some("typed by olivia"));
     browser.close().await;
 }
@@ -245,7 +250,7 @@ const OBSTACLES: &str = r"
 async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    let gold = TierContent { name: "gold".into(), limits: record.content.limits };
+    let gold = TierContent { name: "gold".into(), limits: record.content.limits.clone() };
     house.records.tiers().create(gold, "otto").await.unwrap();
     let browser = Browser::start().await;
     browser.open(&house.site.url("/console")).await;
@@ -307,7 +312,7 @@ async fn without_scripts_everything_works_except_the_refresh() {
     browser.tool("Emulation.setScriptExecutionDisabled", off).await;
     log_in(&browser, &house, OWNER).await;
     browser.open(&house.site.url("/console/record/new?consumer=abc")).await;
-    browser.fill("#per_minute_call_limit", "3").await;
+    browser.fill("#limits", "3/minute").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("created")).await;
     assert_eq!(house.call("abc").await, 200);
@@ -395,7 +400,7 @@ async fn a_pause_during_a_refresh_stays_a_pause() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_without_limits_is_saved_only_after_confirmation() {
     let house = House::new().await;
-    let limits = CallLimits::from_numbers([2, 20, 100, 500, -1, -1]).unwrap();
+    let limits = "2/second, 20/minute, 100/hour, 500/day".parse().unwrap();
     house
         .records
         .tiers()
@@ -413,7 +418,7 @@ async fn a_record_without_limits_is_saved_only_after_confirmation() {
     browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
     browser.press("form.sheet .main").await;
     let question = browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
-    assert!(question.contains("no limit in any period"), "{question}");
+    assert!(question.contains("this record has no limit"), "{question}");
     assert!(question.contains("it replaces the tier free"), "{question}");
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.picture(&picture("unlimited-light.png"), 1200, false).await;
@@ -429,18 +434,31 @@ async fn a_record_without_limits_is_saved_only_after_confirmation() {
 
     // Setting a limit needs no confirmation, whereas removing the last limit does.
     browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
-    browser.fill("#per_minute_call_limit", "5").await;
+    browser.fill("#limits", "5/minute").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("created")).await;
     let records = house.records.list(&rl_records::RecordQuery::default()).await.unwrap().records;
-    let limited = records.iter().find(|record| record.content.limits.numbers()[1] == 5).unwrap();
+    let limited = records
+        .iter()
+        .find(|record| record.content.limits.call_limits().unwrap().numbers()[1] == 5)
+        .unwrap();
     let edit = format!("/console/record/edit?record={}", limited.id);
     browser.open(&house.site.url(&edit)).await;
-    browser.fill("#per_minute_call_limit", "").await;
+    browser.fill("#limits", "").await;
     browser.press("form.sheet .main").await;
     browser.until_text(".conflict", |text| text.contains("adds nothing to the other")).await;
     assert_eq!(
-        house.records.read(limited.id).await.unwrap().unwrap().content.limits.numbers()[1],
+        house
+            .records
+            .read(limited.id)
+            .await
+            .unwrap()
+            .unwrap()
+            .content
+            .limits
+            .call_limits()
+            .unwrap()
+            .numbers()[1],
         5
     );
     browser.close().await;

@@ -85,7 +85,7 @@ async fn a_user_without_roles_sees_nothing() {
 async fn every_edit_of_a_viewer_is_refused() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    let limits = record.content.limits;
+    let limits = record.content.limits.clone();
     let gold = TierContent { name: "gold".into(), limits };
     let tier = house.records.tiers().create(gold, "otto").await.unwrap();
     let viewer = house.log_in(VIEWER).await;
@@ -134,7 +134,7 @@ async fn every_edit_of_a_viewer_is_refused() {
 async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_path() {
     let house = House::new().await;
     let viewer = house.log_in(VIEWER).await;
-    let fields = [("consumer_id", "abc"), ("per_second_call_limit", "1")];
+    let fields = [("consumer_id", "abc"), ("limits", "1/second")];
     assert_eq!(viewer.post("/console/record/new", &fields).await.status, 403);
     let login =
         house.post_form("/console/login", None, &[("token", "a token that may do nothing")]).await;
@@ -184,8 +184,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let record = house.record("abc", 10, 100).await;
     // The block is for another consumer. If `abc` were already blocked, changing its record into a
     // second block would have no effect, and would require no role.
-    let consumer_id = "def".to_owned();
-    let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
+    let subject_id = "def".to_owned();
+    let blocks = RecordContent { subject_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();
     let later = "2099-01-01T00:00:00";
     for role in EDITORS {
@@ -203,10 +203,10 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
             let fields = [
                 ("record", &*id),
                 ("revision", &*revision),
-                ("consumer_id", &*there.content.consumer_id),
+                ("consumer_id", &*there.content.subject_id),
                 ("from_date", &*from),
                 ("to_date", if to_date.is_empty() { &*to } else { to_date }),
-                ("per_minute_call_limit", "10"),
+                ("limits", "10/minute"),
                 ("blocks", tick),
             ];
             let answer = editor.post("/console/record/edit", &fields).await;
@@ -387,7 +387,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         ("consumer_id", text),
         ("from_date", "2026-02-01T12:00:00"),
         ("to_date", "2099-02-01T12:00:00"),
-        ("per_second_call_limit", "5"),
+        ("limits", "5/second"),
         ("api_name", text),
         ("api_version", text),
         ("bank_id", text),
@@ -425,7 +425,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
     }
     assert!(shown >= 9, "{shown}");
     // The error message quotes the input, but escapes it.
-    let wrong = [("consumer_id", text), ("from_date", text), ("per_day_call_limit", text)];
+    let wrong = [("consumer_id", text), ("from_date", text), ("limits", text)];
     let answer = owner.post("/console/record/new", &wrong).await;
     assert!(answer.status == 422 && !answer.body.contains("<script>alert"), "{}", answer.body);
     assert!(answer.body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));

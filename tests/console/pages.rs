@@ -50,7 +50,7 @@ async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
     let owner = house.log_in(OWNER).await;
     let page = owner.get("/console/record/new?consumer=abc").await;
     assert_eq!(field_of(&page.body, "consumer_id"), "abc");
-    let fields = typed(&[("per_minute_call_limit", "2"), ("bank_id", "gh.29.uk")]);
+    let fields = typed(&[("limits", "2/minute"), ("bank_id", "gh.29.uk")]);
     let done = owner.post("/console/record/new", &fields).await;
     assert_eq!(done.status, 303, "{}", done.body);
     assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=created"));
@@ -59,19 +59,22 @@ async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
 
     let records = house.records.list(&RecordQuery::default()).await.unwrap().records;
     let (id, content) = (records[0].id.to_string(), &records[0].content);
-    assert_eq!(content.limits.numbers(), [-1, 2, -1, -1, -1, -1]);
+    assert_eq!(content.limits.call_limits().unwrap().numbers(), [-1, 2, -1, -1, -1, -1]);
     assert_eq!(content.to_date.as_micros() % 1_000_000, 999_999, "to the end of its last second");
     assert_eq!((content.bank_id.as_deref(), &*records[0].created_by), (Some("gh.29.uk"), "olivia"));
 
     let page = owner.get(&format!("/console/record/edit?record={id}")).await.body;
     let (from, revision) = (field_of(&page, "from_date"), field_of(&page, "revision"));
-    assert_eq!((&*from, &*field_of(&page, "per_minute_call_limit")), ("2026-02-01T12:00:00", "2"));
-    let ids = [("record", &*id), ("revision", &*revision), ("per_minute_call_limit", "3")];
+    assert_eq!((&*from, &*field_of(&page, "limits")), ("2026-02-01T12:00:00", "2/minute"));
+    let ids = [("record", &*id), ("revision", &*revision), ("limits", "3/minute")];
     let done = owner.post("/console/record/edit", &typed(&ids)).await;
     assert_eq!(done.status, 303, "{}", done.body);
     assert_eq!(house.call("abc").await, 200, "it holds for the next call");
     let page = owner.get("/console/consumer?id=abc&done=updated").await.body;
-    assert!(page.contains("The change was saved") && page.contains("<del>2</del>"), "{page}");
+    assert!(
+        page.contains("The change was saved") && page.contains("<del>2/minute</del>"),
+        "{page}"
+    );
 
     let page = owner.get(&format!("/console/record/delete?record={id}")).await.body;
     let revision = field_of(&page, "revision");
@@ -84,16 +87,54 @@ async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
 }
 
 #[tokio::test]
+async fn a_preview_shows_the_effect_of_a_form_and_saves_nothing() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let record = house.record("abc", 5, 100).await;
+    let second = typed(&[("limits", "100/minute\n3/second:gcra"), ("preview", "on")]);
+    let preview = owner.post("/console/record/new", &second).await;
+    let from = "change from <strong>5/minute, 100/hour</strong> to ";
+    assert_eq!(preview.status, 200);
+    let to = "<strong>3/second:gcra, 105/minute, 100/hour</strong>";
+    assert!(preview.body.contains(&format!("{from}{to}")), "{}", preview.body);
+    assert_eq!(field_of(&preview.body, "limits"), "100/minute\n3/second:gcra");
+
+    let id = record.id.to_string();
+    let edit = [("record", &*id), ("revision", "1"), ("limits", "71/minute"), ("preview", "on")];
+    let preview = owner.post("/console/record/edit", &typed(&edit)).await;
+    assert!(
+        preview.body.contains(&format!("{from}<strong>71/minute</strong>")),
+        "{}",
+        preview.body
+    );
+    let blocking = typed(&[("limits", "1/day"), ("blocks", "on"), ("preview", "on")]);
+    let preview = owner.post("/console/record/new", &blocking).await;
+    assert!(preview.body.contains(&format!("{from}<strong>no call allowed</strong>")));
+    assert_eq!(house.records.list(&RecordQuery::default()).await.unwrap().records, [record]);
+
+    let gold = [("name", "gold"), ("limits", "2/minute")];
+    assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
+    let edit = [("name", "gold"), ("revision", "2"), ("limits", "3/minute"), ("preview", "on")];
+    let preview = owner.post("/console/tier/edit", &edit).await;
+    let words = ["from <strong>2/minute</strong> to <strong>3/minute</strong>", "0 members"];
+    assert!(words.iter().all(|words| preview.body.contains(words)), "{}", preview.body);
+    let gold = house.records.tiers().read("gold").await.unwrap().unwrap();
+    assert_eq!(gold.content.limits.to_string(), "2/minute");
+}
+
+#[tokio::test]
 async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let long = "a".repeat(251);
     #[rustfmt::skip]
     let table = [
-        ("per_second_call_limit", "many",    "number of calls up to 9007199254740991"),
-        ("per_second_call_limit", "-2",      "number of calls up to 9007199254740991"),
-        ("per_second_call_limit", "1.5",     "number of calls up to 9007199254740991"),
-        ("per_month_call_limit",  "9007199254740992", "number of calls up to 9007199254740991"),
+        ("limits",                "many",    "many, column 1: expected "),
+        ("limits",                "-2/second", "-2/second, column 1: expected "),
+        ("limits",                "1/hour\n5/fortnight", "5/fortnight, column 3: expected "),
+        ("limits",                "9007199254740992/month", "9007199254740992/month, column 1: expected "),
+        ("limits",                "1/hour, 2/hour", "would share one counter"),
+        ("rule",                  "a b",     "1 to 64 characters of A-Z a-z 0-9 _ . -"),
         ("from_date",             "soon",    "a date and a time, such as"),
         ("to_date",               "",        "a date and a time, such as"),
         ("from_date",             "2099-03-01T12:00:00", "a time that is not after to_date"),
@@ -114,7 +155,7 @@ async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
 
     // The next two records overlap, and the sum of their limits is too large. This is detected only
     // when the second one is stored.
-    let largest = [("per_day_call_limit", "9007199254740991")];
+    let largest = [("limits", "9007199254740991/day")];
     assert_eq!(owner.post("/console/record/new", &typed(&largest)).await.status, 303);
     let answer = owner.post("/console/record/new", &typed(&largest)).await;
     assert_eq!(answer.status, 422);
@@ -139,7 +180,7 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .create(RecordContent { blocks: true, ..span(5, 6, unlimited) }, "otto")
         .await
         .unwrap();
-    let gold = TierContent { name: "gold".into(), limits: limits([7, -1, -1, -1, -1, -1]) };
+    let gold = TierContent { name: "gold".into(), limits: "7/second".parse().unwrap() };
     house.records.tiers().create(gold, "otto").await.unwrap();
     house
         .records
@@ -149,21 +190,21 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .unwrap();
     #[rustfmt::skip]
     let table = [
-        ("2026-02-01T12:30:00", "One record was active then",  10, "One record is active then, and decides alone"),
-        ("2026-02-01T13:30",    "2 records are active then",   15, "2 records are active then"),
-        ("2026-02-01T16:00:00", "tier",                        7,  "the limits of the tier <strong>gold</strong> apply"),
-        ("2026-02-01T17:30:00", "blocked",                     0,  "<strong>Blocked.</strong>"),
+        ("2026-02-01T12:30:00", "One record was active then",  "10/second, 100/minute", "One record is active then, and decides alone"),
+        ("2026-02-01T13:30",    "2 records are active then",   "15/second, 100/minute, 1000/hour", "2 records are active then"),
+        ("2026-02-01T16:00:00", "tier",                        "7/second", "the limits of the tier <strong>gold</strong> apply"),
+        ("2026-02-01T17:30:00", "blocked",                     "no call is allowed", "<strong>Blocked.</strong>"),
     ];
-    for (at, case, per_second, reason) in table {
+    for (at, case, sum, reason) in table {
         let page = owner.get(&format!("/console/consumer?id=abc&at={at}")).await.body;
         assert!(page.contains(reason), "{case}: {page}");
         let total = page.split("<tfoot>").nth(1).unwrap().split("</td>").next().unwrap();
-        assert!(total.ends_with(&format!(">{per_second}")), "{case}: {total}");
+        assert!(total.ends_with(&format!(">{sum}")), "{case}: {total}");
     }
     let page = owner.get("/console/consumer?id=abc&at=2026-02-01T13:30").await.body;
     let rows = page.split("<tbody>").nth(2).unwrap().split("</tbody>").next().unwrap();
     assert!(
-        rows.contains("+10") && rows.contains("+5") && rows.contains("+1\u{202f}000"),
+        rows.contains(">10/second, 100/minute<") && rows.contains(">5/second, 1000/hour<"),
         "{rows}"
     );
     let page = owner.get("/console/consumer?id=abc&at=yesterday").await.body;
@@ -187,13 +228,12 @@ async fn counters_are_reset_only_with_the_role_for_it() {
 async fn tiers_are_managed_and_members_moved() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
-    let gold = [("name", "gold"), ("per_minute_call_limit", "2")];
+    let gold = [("name", "gold"), ("limits", "2/minute")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let again = owner.post("/console/tier/new", &gold).await;
     assert!(again.status == 422 && again.body.contains("exists already"), "{}", again.body);
-    let wrong =
-        owner.post("/console/tier/new", &[("name", "x"), ("per_day_call_limit", "x")]).await;
-    assert!(wrong.status == 422 && wrong.body.contains("id=\"per_day_call_limit-problem\""));
+    let wrong = owner.post("/console/tier/new", &[("name", "x"), ("limits", "x")]).await;
+    assert!(wrong.status == 422 && wrong.body.contains("id=\"limits-problem\""));
 
     let member = [("id", "abc"), ("tier", "gold"), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
@@ -204,8 +244,9 @@ async fn tiers_are_managed_and_members_moved() {
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 409, "it was moved");
 
     let page = owner.get("/console/tier/edit?name=gold").await.body;
+    assert!(page.contains("A change applies to 1 member and 0 subscriptions."), "{page}");
     let revision = field_of(&page, "revision");
-    let edit = [("name", "gold"), ("revision", &*revision), ("per_minute_call_limit", "3")];
+    let edit = [("name", "gold"), ("revision", &*revision), ("limits", "3/minute")];
     assert_eq!(owner.post("/console/tier/edit", &edit).await.status, 303);
     assert_eq!(house.call("abc").await, 200);
     let late = owner.post("/console/tier/edit", &edit).await;
@@ -249,7 +290,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let hostile = "<b>gold</b>";
-    let limits = CallLimits::from_numbers([-1, 2, -1, -1, -1, -1]).unwrap();
+    let limits = "2/minute".parse().unwrap();
     let tier = TierContent { name: hostile.into(), limits };
     house.records.tiers().create(tier, "otto").await.unwrap();
     let member = [("id", "abc"), ("tier", hostile), ("revision", "0")];
@@ -289,7 +330,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
         &["Counter reset", "minute", "ip ", "192.0.2.7"],
         &["All counters reset", ">abc</a>", "olivia"],
         &["Put into the tier", "&lt;b&gt;gold&lt;/b&gt;", ">abc</a>"],
-        &["Tier created", "&lt;b&gt;gold&lt;/b&gt;", "Calls per minute", "otto"],
+        &["Tier created", "&lt;b&gt;gold&lt;/b&gt;", "Limits: ", "2/minute", "otto"],
     ];
     assert_eq!(rows.len(), entries.len(), "{}", all.body);
     for (row, words) in rows.iter().zip(entries) {

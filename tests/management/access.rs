@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role that it requires.
-const OPERATIONS: [(&str, &str, Option<Role>); 55] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 61] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -22,6 +22,12 @@ const OPERATIONS: [(&str, &str, Option<Role>); 55] = [
     ("DELETE", ID, Some(Role::CanDeleteRateLimits)),
     ("GET", ID_HISTORY, Some(Role::CanGetRateLimits)),
     ("GET", "/management/rate-limits", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/limits", Some(Role::CanGetRateLimits)),
+    ("POST", "/management/limits", Some(Role::CanCreateRateLimits)),
+    ("GET", LIMITS, Some(Role::CanGetRateLimits)),
+    ("PUT", LIMITS, Some(Role::CanUpdateRateLimits)),
+    ("DELETE", LIMITS, Some(Role::CanDeleteRateLimits)),
+    ("GET", LIMITS_HISTORY, Some(Role::CanGetRateLimits)),
     ("GET", "/management/history", Some(Role::CanGetRateLimits)),
     ("GET", "/management/consumers/abc", Some(Role::CanGetRateLimits)),
     ("GET", ACTIVE, Some(Role::CanGetRateLimits)),
@@ -79,6 +85,8 @@ const ID: &str =
     "/management/consumers/abc/consumer/rate-limits/00000000-0000-4000-8000-000000000000";
 const ID_HISTORY: &str =
     "/management/consumers/abc/consumer/rate-limits/00000000-0000-4000-8000-000000000000/history";
+const LIMITS: &str = "/management/limits/00000000-0000-4000-8000-000000000000";
+const LIMITS_HISTORY: &str = "/management/limits/00000000-0000-4000-8000-000000000000/history";
 const SUBSCRIPTION: &str = "/management/subscriptions/00000000-0000-4000-8000-000000000000";
 const SUBSCRIPTION_STATUS: &str =
     "/management/subscriptions/00000000-0000-4000-8000-000000000000/status";

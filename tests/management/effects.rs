@@ -138,8 +138,8 @@ async fn a_record_that_lifts_a_tier_is_answered_with_a_warning() {
         let member = "/management/subjects/consumer/abc/tier";
         let free = Some(json!({ "tier": "free" }));
         assert_eq!(bank.manage("PUT", member, free).await.status, 200);
-        let warning = "the record has no limit in any period: while it is active, the limits of the \
-                       tier free do not hold";
+        let warning =
+            "the record has no limit: while it is active, the limits of the tier free do not hold";
         for (method, path) in [("PUT", CALL_LIMITS), ("POST", RATE_LIMITS)] {
             let answer = bank.manage(method, path, empty()).await;
             assert!(answer.status < 300, "{}", answer.body);

@@ -1,7 +1,7 @@
 //! Lists: their pages and their searches.
 
 use rl_core::time::Clock;
-use rl_records::{CallLimits, RecordContent, TierContent};
+use rl_records::{Limits, RecordContent, TierContent};
 use serde_json::{Value, json};
 
 use super::{Bank, dated, in_every_world, parse};
@@ -64,14 +64,13 @@ async fn records_are_listed_in_pages_and_searched() {
 #[tokio::test]
 async fn a_list_continues_after_any_name() {
     in_every_world(async |bank: Bank| {
-        let limits = CallLimits::UNLIMITED;
         let now = bank.clock.now();
         for name in ["Apfel", "K\u{e4}se & \"Brot\"", "Zucker"] {
-            let content = RecordContent::new(name, now, now, limits);
+            let content = RecordContent::new(name, now, now, Limits::UNLIMITED);
             bank.records.create(content, "otto").await.unwrap();
             bank.records
                 .tiers()
-                .create(TierContent { name: name.into(), limits }, "otto")
+                .create(TierContent { name: name.into(), limits: Limits::UNLIMITED }, "otto")
                 .await
                 .unwrap();
         }

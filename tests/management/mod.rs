@@ -14,6 +14,7 @@ mod editing;
 mod effects;
 mod enforcement;
 mod explaining;
+mod limits;
 mod lists;
 mod preconditions;
 mod program_with_rules;

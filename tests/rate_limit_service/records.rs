@@ -128,6 +128,27 @@ fn is_allowed(answer: &Answer) -> bool {
     answer.status == 200
 }
 
+/// The record of one rule is added under this rule only: each rule of the file passes its name.
+#[tokio::test]
+async fn a_record_under_a_rule_of_the_file_limits_the_requests_of_this_rule_only() {
+    let redis = RedisServer::start();
+    let database = Database::file();
+    let server = Running::start(&database.url, &redis, "").await;
+    server.per_day("abc", 3).await;
+    for (rule, limit) in [("consumers", "1/hour:gcra"), ("edge.consumers", "2/hour:gcra")] {
+        let content = json!({
+            "realm": "consumer", "subject": "abc", "rule": rule, "limits": [limit],
+            "from_date": "2020-01-01T00:00:00Z", "to_date": "2120-01-01T00:00:00Z",
+        });
+        let answer = server.manage(Method::POST, "/limits", Some(content)).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        assert!(!answer.body.contains("warning"), "{}", answer.body);
+    }
+    assert_eq!([server.nginx("abc").await, server.program("abc").await], [true, false]);
+    let envoy = [server.envoy("abc").await, server.envoy("abc").await, server.envoy("abc").await];
+    assert_eq!(envoy, [true, true, false]);
+}
+
 #[tokio::test]
 async fn records_limit_consumers_of_all_gateways_and_a_change_binds_the_next_request() {
     for database in [Database::file(), Database::postgres()] {

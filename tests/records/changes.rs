@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rl_core::observe::{Event, EventKind, Observer};
-use rl_records::{CallLimit, CallPeriod, Record, Records, RecordsOptions};
+use rl_records::{Record, Records, RecordsOptions};
 use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisServer, is_soak};
 use sqlx::Executor;
@@ -149,7 +149,7 @@ async fn limits_of_a_lost_change_that_only_a_look_up_has_read_are_looked_up_agai
         let lost = "BEGIN; \
                     DELETE FROM rl_history WHERE \"change\" = 2; \
                     UPDATE rl_changes SET \"change\" = 1; \
-                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
+                    UPDATE rl_records SET revision = 1, limits = '5/hour'; \
                     COMMIT";
         database.connect_directly().await.execute(lost).await.unwrap();
         if !after.is_empty() {
@@ -177,7 +177,7 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         let lost = "BEGIN; \
                     DELETE FROM rl_history WHERE \"change\" = 2; \
                     UPDATE rl_changes SET \"change\" = 1; \
-                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
+                    UPDATE rl_records SET revision = 1, limits = '5/hour'; \
                     COMMIT";
         let mut other_program = database.connect_directly().await;
         other_program.execute(lost).await.unwrap();
@@ -189,7 +189,7 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         // number of changes with other contents.
         let replaced = "BEGIN; \
                         UPDATE rl_history SET changed_at = changed_at + 1 WHERE \"change\" = 2; \
-                        UPDATE rl_records SET per_hour_call_limit = 7; \
+                        UPDATE rl_records SET limits = '7/hour'; \
                         COMMIT";
         other_program.execute(replaced).await.unwrap();
         until_policy(&source, "abc", "hour=7/hour").await;
@@ -223,10 +223,7 @@ impl<F: Future> Future for Polls<F> {
 /// announced.
 #[tokio::test]
 async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
-    let calls = |record: &Record| match record.content.limits.get(CallPeriod::Hour) {
-        CallLimit::AtMost(calls) => calls.cast_signed(),
-        CallLimit::Unlimited => panic!("it has a limit"),
-    };
+    let calls = |record: &Record| record.content.limits.as_slice()[0].max().cast_signed();
     let records = Database::memory().connect().await;
     // There is no polling, so the source can learn of a change only from the instance that makes
     // it.

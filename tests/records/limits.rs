@@ -9,9 +9,7 @@ use rl_core::rules::{Rule, Rules, RulesFile};
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{FailureKind, Limit, OnFailure, Policy, RateLimiter, Realm, Subject};
-use rl_records::{
-    CallPeriod, RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans,
-};
+use rl_records::{RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans};
 
 use super::{
     Database, GIVE_UP, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text,
@@ -51,17 +49,17 @@ async fn records_that_overlap_add_up_from_edge_to_edge() {
         for (now, ids, numbers) in table {
             let active = records.active_limits("abc", at(now)).await.unwrap();
             assert_eq!(active.considered_ids().collect::<Vec<_>>(), ids, "{now}");
-            assert_eq!(active.limits().numbers(), numbers, "{now}");
+            assert_eq!(active.limits().call_limits().unwrap().numbers(), numbers, "{now}");
             assert_eq!(active.is_default(), ids.is_empty());
         }
         let active = records.active_limits("abc", at(40)).await.unwrap();
-        assert_eq!(active.limits().numbers(), [0, 0, -1, -1, -1, -1]);
+        assert_eq!(active.limits().call_limits().unwrap().numbers(), [0, 0, -1, -1, -1, -1]);
         assert!(active.policy().is_some());
 
         let both = records.active_limits("abc", at(15)).await.unwrap();
         let why: Vec<_> =
-            both.contributions().iter().map(|record| record.added(CallPeriod::Minute)).collect();
-        assert_eq!(why, [100, 50]);
+            both.contributions().iter().map(|record| record.limits.as_slice()[1]).collect();
+        assert_eq!(why, [Limit::per_minute(100), Limit::per_minute(50)]);
         let hour = records.active_limits_during("abc", at(0), at(29)).await.unwrap();
         assert_eq!(hour.considered_ids().count(), 2, "all that overlap with the hour");
     })
@@ -75,9 +73,16 @@ async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured()
         let blocks = database.connect_with(|options| options.defaults(defaults)).await;
         let active = blocks.active_limits("abc", NOON).await.unwrap();
         assert!(active.is_default());
-        assert_eq!(active.limits(), defaults);
+        assert_eq!(*active.limits(), defaults.into());
         add(&blocks, NOON, NOON, [-1, -1, 0, -1, -1, -1]).await;
-        let active = blocks.active_limits("abc", NOON).await.unwrap().limits().numbers();
+        let active = blocks
+            .active_limits("abc", NOON)
+            .await
+            .unwrap()
+            .limits()
+            .call_limits()
+            .unwrap()
+            .numbers();
         assert_eq!(active, [-1, -1, 0, -1, -1, -1], "a record replaces the defaults");
 
         let literal =
@@ -87,7 +92,14 @@ async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured()
             let active = literal.active_limits("abc", NOON).await.unwrap();
             assert!(!active.is_default() && active.policy().is_none());
         }
-        let active = literal.active_limits("unknown", NOON).await.unwrap().limits().numbers();
+        let active = literal
+            .active_limits("unknown", NOON)
+            .await
+            .unwrap()
+            .limits()
+            .call_limits()
+            .unwrap()
+            .numbers();
         assert_eq!(active, [7, -1, -1, -1, -1, -1]);
     })
     .await;

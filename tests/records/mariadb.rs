@@ -3,7 +3,7 @@
 
 use rl_core::{FailureKind, Subject};
 use rl_records::{
-    CallLimits, ChangeError, HistoryQuery, RecordQuery, Records, ResourceLimitContent, TierContent,
+    ChangeError, HistoryQuery, Limits, RecordQuery, Records, ResourceLimitContent, TierContent,
 };
 use rl_tests::{DatabaseServer, MariadbServer};
 use sqlx::{AssertSqlSafe, Executor};
@@ -21,7 +21,7 @@ async fn ids_that_differ_in_any_byte_are_different_on_every_database() {
         let source = patient(&records).start();
         for (calls, id) in (1..).zip(ids) {
             records.create(per_hour(id, calls), id).await.unwrap();
-            let limits = CallLimits::from_numbers([calls, -1, -1, -1, -1, -1]).unwrap();
+            let limits = format!("{calls}/second").parse().unwrap();
             let tier = TierContent { name: id.into(), limits };
             records.tiers().create(tier, "alice").await.unwrap();
             let member = Subject::consumer(&format!("member {id}"));
@@ -34,7 +34,7 @@ async fn ids_that_differ_in_any_byte_are_different_on_every_database() {
             assert_eq!(policy_text(&source, id).await, format!("hour={calls}/hour"), "{id:?}");
             let member = policy_text(&source, &format!("member {id}")).await;
             assert_eq!(member, format!("second={calls}/second"), "{id:?}");
-            let query = RecordQuery { consumer: Some(id.into()), ..RecordQuery::default() };
+            let query = RecordQuery::of_consumer(id);
             let page = records.list(&query).await.unwrap();
             assert_eq!(page.records.len(), 1, "{id:?}");
             let used = records.resources().list_for_application(id, None, 10).await.unwrap();
@@ -82,7 +82,7 @@ async fn concurrent_changes_of_two_instances_lose_no_update_and_end_in_no_deadlo
     for database in Database::shared() {
         let instances = [database.connect().await, database.connect().await];
         let shared = instances[0].create(per_hour("abc", 0), "alice").await.unwrap();
-        let gold = TierContent { name: "gold".into(), limits: CallLimits::UNLIMITED };
+        let gold = TierContent { name: "gold".into(), limits: Limits::UNLIMITED };
         instances[0].tiers().create(gold, "alice").await.unwrap();
         let tasks = (0..8).map(|task| {
             let records = instances[task % 2].clone();

@@ -90,7 +90,7 @@ async fn a_changed_tier_applies_on_its_instance_although_the_database_is_lost_be
         let source = patient(&records).poll_every(NEVER).tiers_of_keys().start();
         let tier = |per_hour| TierContent {
             name: "gold".into(),
-            limits: limits([-1, -1, per_hour, -1, -1, -1]),
+            limits: limits([-1, -1, per_hour, -1, -1, -1]).into(),
         };
         records.tiers().create(tier(5), "alice").await.unwrap();
         let mut members: Vec<Subject> =

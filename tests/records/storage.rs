@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use rl_core::time::{Clock, ManualClock};
-use rl_core::{FailureKind, MAX_UNITS};
+use rl_core::{FailureKind, MAX_UNITS, Realm};
 use rl_records::{
-    CallLimit, CallLimits, CallPeriod, ChangeError, HistoryQuery, RecordContent, RecordQuery,
-    Records, ResourceLimitContent,
+    ChangeError, HistoryQuery, Limits, RecordContent, RecordQuery, Records, ResourceLimitContent,
 };
 
 use super::{Database, HOUR, NOON, limits, on_every_database, per_hour};
@@ -39,7 +38,7 @@ async fn a_record_is_created_read_changed_and_deleted() {
         clock.set(NOON.plus_micros(1));
         let mut content = whole("abc");
         content.api_name = Some(String::new());
-        content.limits = CallLimits::UNLIMITED;
+        content.limits = Limits::UNLIMITED;
         content.to_date = NOON;
         let changed = records.update(created.id, content, 1, "bob").await.unwrap();
         assert_eq!(changed.content.api_name, None, "an empty text is none");
@@ -62,19 +61,21 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let stored = records.create(per_hour("abc", MAX_UNITS.cast_signed()), "al").await.unwrap();
-        let too_many = CallLimits::UNLIMITED.with(CallPeriod::Day, CallLimit::AtMost(u64::MAX));
         let ok = || per_hour("abc", -1);
         #[rustfmt::skip]
         let cases = [
-            ("consumer_id", RecordContent { consumer_id: String::new(), ..ok() }, "\"\": expected 1 to 250 bytes"),
-            ("consumer_id", RecordContent { consumer_id: "ä".repeat(126), ..ok() }, "expected 1 to 250 bytes"),
-            ("consumer_id", RecordContent { consumer_id: "a\0b".into(), ..ok() }, "without control characters"),
+            ("consumer_id", RecordContent { subject_id: String::new(), ..ok() }, "\"\": expected 1 to 250 bytes"),
+            ("consumer_id", RecordContent { subject_id: "ä".repeat(126), ..ok() }, "expected 1 to 250 bytes"),
+            ("consumer_id", RecordContent { subject_id: "a\0b".into(), ..ok() }, "without control characters"),
             ("api_name", RecordContent { api_name: Some("a\nb".into()), ..ok() }, "without control characters"),
             ("bank_id", RecordContent { bank_id: Some("a".repeat(251)), ..ok() }, "expected 1 to 250 bytes"),
-            ("per_day_call_limit", RecordContent { limits: too_many, ..ok() }, "\"18446744073709551615\": expected -1 (no limit), or 0 to"),
+            ("rule", RecordContent { rule: Some("a b".into()), ..ok() }, "\"a b\": expected the name of a rule: 1 to 64 characters"),
+            ("subject", RecordContent { realm: Realm::Key, ..ok() }, "\"abc\": expected the keyed hash of a key: 32 hexadecimal digits"),
+            ("subject", RecordContent { realm: Realm::Global, ..ok() }, "\"abc\": expected \"-\", because"),
+            ("subject", RecordContent { realm: Realm::Ip, subject_id: "a\nb".into(), ..ok() }, "without control characters"),
             ("from_date", RecordContent { to_date: NOON, from_date: NOON.plus_micros(1), ..ok() }, "not after to_date"),
             ("to_date", RecordContent { to_date: NOON.plus_micros(u64::MAX), ..ok() }, "before the year 10000"),
-            ("per_hour_call_limit", per_hour("abc", 1), "together with the records that overlap"),
+            ("limits", per_hour("abc", 1), "together with the records that overlap"),
         ];
         for (field, content, words) in cases {
             for error in [
@@ -90,7 +91,7 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
                         assert_eq!(error.field(), field);
                         assert!(error.to_string().contains(words), "{error}");
                     }
-                    ChangeError::NotFound => assert_eq!(field, "per_hour_call_limit"),
+                    ChangeError::NotFound => assert_eq!(field, "limits"),
                     error => panic!("{field}: {error}"),
                 }
             }
@@ -138,13 +139,13 @@ async fn hostile_text_is_returned_unchanged() {
             let found = records.active_limits(text, NOON).await.unwrap();
             assert_eq!(found.considered_ids().collect::<Vec<_>>(), [stored.id], "{text}");
             for query in [
-                RecordQuery { consumer: Some(text.into()), ..RecordQuery::default() },
+                RecordQuery::of_consumer(text),
                 RecordQuery { search: Some(text.into()), ..RecordQuery::default() },
             ] {
                 let found = records.list(&query).await.unwrap().records;
                 assert!(found.iter().any(|record| record.id == stored.id), "{query:?}");
                 let has_text = |id: &str| id.contains(text);
-                assert!(found.iter().all(|found| has_text(&found.content.consumer_id)), "{text}");
+                assert!(found.iter().all(|found| has_text(&found.content.subject_id)), "{text}");
             }
         }
         for text in ["\0", "a\0", "' OR ''='"] {
@@ -184,7 +185,7 @@ async fn the_list_has_pages_and_can_be_searched() {
         }
         assert_eq!(seen.len(), 25);
         let order = |record: &rl_records::Record| {
-            (record.content.consumer_id.clone(), record.content.from_date)
+            (record.content.subject_id.clone(), record.content.from_date)
         };
         assert!(seen.is_sorted_by_key(order));
 
@@ -192,8 +193,8 @@ async fn the_list_has_pages_and_can_be_searched() {
         let all = RecordQuery::default;
         assert_eq!(count(RecordQuery { search: Some("sHOP-3".into()), ..all() }).await, 5);
         assert_eq!(count(RecordQuery { search: Some("hop_3".into()), ..all() }).await, 0);
-        assert_eq!(count(RecordQuery { consumer: Some("Shop-3".into()), ..all() }).await, 5);
-        assert_eq!(count(RecordQuery { consumer: Some("shop-3".into()), ..all() }).await, 0);
+        assert_eq!(count(RecordQuery::of_consumer("Shop-3")).await, 5);
+        assert_eq!(count(RecordQuery::of_consumer("shop-3")).await, 0);
         let second_hour = Some(NOON.plus_micros(HOUR));
         assert_eq!(count(RecordQuery { active_at: second_hour, ..all() }).await, 5);
         assert_eq!(count(RecordQuery { limit: 0, ..all() }).await, 1);
@@ -210,7 +211,7 @@ async fn text_is_ordered_by_bytes_on_every_database() {
         let records = database.connect().await;
         for name in ["a", "B", "_", "ä", "-"] {
             records.create(per_hour(name, 1), "alice").await.unwrap();
-            let limits = CallLimits::UNLIMITED;
+            let limits = Limits::UNLIMITED;
             let tier = rl_records::TierContent { name: name.into(), limits };
             records.tiers().create(tier, "alice").await.unwrap();
             let (name, apps) = (name.into(), vec!["shop".into()]);
@@ -221,7 +222,7 @@ async fn text_is_ordered_by_bytes_on_every_database() {
         loop {
             let query = RecordQuery { after, limit: 1, ..RecordQuery::default() };
             let page = records.list(&query).await.unwrap();
-            seen.extend(page.records.into_iter().map(|record| record.content.consumer_id));
+            seen.extend(page.records.into_iter().map(|record| record.content.subject_id));
             after = page.next;
             if after.is_none() {
                 break;

@@ -7,7 +7,6 @@ use rl_records::{
     Author, ChangeError, HistoryQuery, Records, Subscription, SubscriptionContent,
     SubscriptionQuery, SubscriptionStatus, TierContent, ZeroMeans,
 };
-use sqlx::Executor;
 
 use super::{
     Database, HOUR, NEVER, NOON, limits, on_every_database, patient, per_hour, policy_text,
@@ -16,7 +15,7 @@ use super::{
 use SubscriptionStatus::{Active, Cancelled, PastDue, Requested, Suspended};
 
 fn tier(name: &str, per_hour: i64) -> TierContent {
-    TierContent { name: name.into(), limits: limits([-1, -1, per_hour, -1, -1, -1]) }
+    TierContent { name: name.into(), limits: limits([-1, -1, per_hour, -1, -1, -1]).into() }
 }
 
 fn content(status: SubscriptionStatus) -> SubscriptionContent {
@@ -42,7 +41,7 @@ async fn subscription(records: &Records, status: SubscriptionStatus) -> Subscrip
 }
 
 async fn records_of_abc(records: &Records) -> usize {
-    let query = rl_records::RecordQuery { consumer: Some("abc".into()), ..Default::default() };
+    let query = rl_records::RecordQuery::of_consumer("abc");
     records.list(&query).await.unwrap().records.len()
 }
 
@@ -152,7 +151,7 @@ async fn a_suspended_subscription_leaves_the_grants_of_other_records_as_they_are
         subscription(&records, Suspended).await;
         assert_eq!(policy_text(&source, "abc").await, alone, "as without a subscription");
         let mut other = per_hour("abc", -1);
-        other.limits = limits([-1, 7, -1, -1, -1, -1]);
+        other.limits = limits([-1, 7, -1, -1, -1, -1]).into();
         records.create(other, "alice").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "minute=7/minute");
     }
@@ -206,6 +205,8 @@ async fn a_change_of_the_tier_reaches_the_records_of_its_subscriptions() {
         let source = patient(&records).poll_every(NEVER).start();
         let active = subscription(&records, Active).await;
         assert_eq!(policy_text(&source, "abc").await, "hour=103/hour");
+        let uses = records.tiers().uses("gold").await.unwrap();
+        assert_eq!((uses.members, uses.subscriptions), (0, 1));
         let gold = records.tiers().update(tier("gold", 200), gold.revision, "bob").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "hour=203/hour");
         let set = records.subscriptions().set_status(active.id, Suspended, active.revision, "bob");
@@ -349,28 +350,4 @@ async fn subscriptions_are_listed_in_pages_and_their_changes_are_in_the_history(
         assert_eq!(history[0].after.as_ref(), Some(&active.content));
     })
     .await;
-}
-
-/// The tables of the version before subscriptions, with data, are upgraded.
-#[tokio::test]
-async fn an_upgrade_keeps_records_and_tiers() {
-    for database in Database::shared() {
-        let records = database.connect().await;
-        let gold = records.tiers().create(tier("gold", 100), "alice").await.unwrap();
-        let record = records.create(per_hour("abc", 3), "alice").await.unwrap();
-        records.close().await;
-        let mut other_program = database.connect_directly().await;
-        let before = "DROP TABLE rl_subscriptions; \
-                      DELETE FROM rl_migrations WHERE description = 'subscriptions'";
-        other_program.execute(before).await.unwrap();
-        let records = database.connect().await;
-        assert_eq!(records.read(record.id).await.unwrap(), Some(record));
-        assert_eq!(records.tiers().read("gold").await.unwrap(), Some(gold));
-        assert_eq!(records.history(&HistoryQuery::default()).await.unwrap().len(), 1);
-        let active = subscription(&records, Active).await;
-        assert_eq!(
-            database.connect().await.subscriptions().read(active.id).await.unwrap(),
-            Some(active)
-        );
-    }
 }

@@ -4,7 +4,7 @@ use rl_core::key::KeySecret;
 use rl_core::source::PolicySource;
 use rl_core::{Limit, Policy, Realm, Subject};
 use rl_records::{
-    CallLimits, ChangeError, HistoryQuery, RecordSource, Records, TierContent, ZeroMeans,
+    ChangeError, HistoryQuery, Limits, RecordSource, Records, TierContent, ZeroMeans,
 };
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 };
 
 fn tier(name: &str, per_hour: i64) -> TierContent {
-    TierContent { name: name.into(), limits: limits([-1, -1, per_hour, -1, -1, -1]) }
+    TierContent { name: name.into(), limits: limits([-1, -1, per_hour, -1, -1, -1]).into() }
 }
 
 async fn put(records: &Records, consumer: &str, tier: &str) -> i64 {
@@ -39,7 +39,7 @@ async fn records_come_before_the_tier_and_the_tier_before_the_defaults() {
         assert_eq!(policy_text(&source, "else").await, "hour=7/hour");
         let active = records.active_limits("abc", NOON).await.unwrap();
         assert_eq!((active.tier(), active.is_default()), (Some("gold"), false));
-        assert_eq!(active.limits().numbers()[2], 100);
+        assert_eq!(active.limits().call_limits().unwrap().numbers()[2], 100);
 
         let record = records.create(per_hour("abc", 3), "alice").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "hour=3/hour", "a record of its own");
@@ -92,7 +92,7 @@ async fn a_key_has_its_tier_or_else_the_policies_of_other_subjects() {
         records.tiers().create(tier("gold", 100), "alice").await.unwrap();
         records
             .tiers()
-            .create(TierContent { limits: CallLimits::UNLIMITED, ..tier("free", 0) }, "alice")
+            .create(TierContent { limits: Limits::UNLIMITED, ..tier("free", 0) }, "alice")
             .await
             .unwrap();
         assert_eq!(text_of(&source, &key("one")).await, "hour=9/hour");

@@ -4,7 +4,7 @@
 //! who may read it.
 
 use rl_core::{Realm, Subject};
-use rl_records::{Refusal, Subscription};
+use rl_records::{Record, Refusal, Subscription};
 
 use crate::access::{Actor, Role};
 use crate::context::Context;
@@ -21,18 +21,15 @@ pub(crate) struct RequestSummary {
     pub(crate) subject: Option<Subject>,
 }
 
-/// Logs that a record of a consumer was changed.
-pub(crate) fn record_changed(
-    actor: &Actor,
-    action: &str,
-    consumer: &str,
-    record: &str,
-    revision: i64,
-) {
+/// Logs that a record was changed.
+pub(crate) fn record_changed(actor: &Actor, action: &str, record: &Record) {
     let actor = actor.name();
-    let subject = Subject::consumer(consumer).redacted();
+    let Record { id, content, revision, .. } = record;
+    let (realm, subject) = (content.realm.as_str(), content.subject().redacted());
+    let rule = content.rule.as_deref();
     tracing::info!(
-        target: "rl_admin::audit", actor, action, %subject, record, revision, "record changed"
+        target: "rl_admin::audit", actor, action, realm, %subject, rule, record = %id, revision,
+        "record changed"
     );
 }
 

@@ -81,6 +81,15 @@ impl ApiError {
         Self::invalid_as(field, expected, message)
     }
 
+    /// Returns the error with another name for the field, if it is about `field`.
+    pub(crate) fn renamed(mut self, field: &str, name: &str) -> Self {
+        if self.body.field.as_deref() == Some(field) {
+            self.body.field = Some(name.to_owned());
+            self.body.message = self.body.message.replacen(field, name, 1);
+        }
+        self
+    }
+
     /// Creates a 400 that names all unknown and all missing fields.
     pub(crate) fn fields(unknown: &[&str], missing: &[&str], known: &[&str]) -> Self {
         let listed = |names: &[&str], kind: &str| {
@@ -324,7 +333,10 @@ fn problems(answers: &[(&str, &'static str)]) -> BTreeMap<String, RefOr<openapi:
 
 impl From<InvalidField> for ApiError {
     fn from(error: InvalidField) -> Self {
-        Self::invalid(error.field(), error.expected())
+        match error.field() {
+            "limits" => Self::invalid_value("limits", error.value(), error.expected()),
+            field => Self::invalid(field, error.expected()),
+        }
     }
 }
 

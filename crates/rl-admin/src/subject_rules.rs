@@ -365,9 +365,9 @@ pub(crate) fn rules_with_source(context: &Context, subject: &Subject) -> Option<
     Some(rules.into_iter().filter(|rule| rule.has_source).collect())
 }
 
-/// Returns a sentence if no rule enforces the records of a consumer.
-pub(crate) fn note_on_unenforced_records(context: &Context, consumer: &Subject) -> Option<String> {
-    let rules = rules_with_source(context, consumer)?;
+/// Returns a sentence if no rule enforces the records of a subject.
+pub(crate) fn note_on_unenforced_records(context: &Context, subject: &Subject) -> Option<String> {
+    let rules = rules_with_source(context, subject)?;
     let is_enforced = rules.iter().any(|rule| !rule.is_shadow);
     (!is_enforced).then(|| {
         "No rule enforces the records of this consumer, so they limit and block nothing.".to_owned()

@@ -26,7 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Realm, StoreError, Subject};
@@ -55,6 +55,13 @@ pub trait PolicySource: Send + Sync + 'static {
     /// the policy has to be looked up, or if no limit applies. The default returns `None`.
     fn cached(&self, subject: &Subject) -> Option<&Policy> {
         let _ = subject;
+        None
+    }
+
+    /// Returns the source for a rule of this name, if the policies depend on the rule. Rules call it
+    /// once. The default returns `None`: the source is the same for all rules.
+    fn for_rule(&self, rule: &str) -> Option<Arc<dyn PolicySource>> {
+        let _ = rule;
         None
     }
 }

@@ -1,88 +1,77 @@
+use rl_core::Policy;
 use rl_core::time::Timestamp;
-use rl_core::{MAX_UNITS, Policy};
 
-use crate::limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+use crate::call_limits::{CallLimits, ZeroMeans};
+use crate::limits::Limits;
 use crate::record::{Record, RecordContent};
 use crate::record_id::RecordId;
 use crate::tier::TierContent;
 
-/// How the records of a consumer are combined into one limit for each period.
+/// How the records of a subject are combined into its limits.
+///
+/// Limits with the same state are added up: those of the same period, algorithm and anchor or
+/// precision that both count units, or both count requests. For a bucket, the capacity or burst is
+/// added too. Such limits must have the same unit. Other limits stand beside each other.
 ///
 /// # Examples
 ///
 /// ```
-/// use rl_records::{Aggregation, CallLimits};
+/// use rl_records::{Aggregation, Limits};
 ///
-/// let (one, other) = ([100, 0, -1, 0, -1, -1], [50, 10, -1, -1, -1, -1]);
-/// let records = [CallLimits::from_numbers(one)?, CallLimits::from_numbers(other)?];
-/// let limits = Aggregation::default().limits(&records);
-/// assert_eq!(limits.numbers(), [150, 10, -1, 0, -1, -1]);
+/// let one: Limits = "100/second, 0/minute, 0/day".parse()?;
+/// let other: Limits = "50/second, 10/minute, 1000/hour:gcra".parse()?;
+/// let limits = Aggregation::default().limits(&[one, other]);
+/// assert_eq!(limits.to_string(), "150/second, 10/minute, 1000/hour:gcra, 0/day");
 /// # Ok::<(), rl_records::InvalidField>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aggregation {
     /// The limits of a consumer that has neither an active record nor a tier.
-    pub defaults: CallLimits,
-    /// The meaning of 0 as the combined limit of a period. The limit is 0 if an active record has 0
-    /// and no other has a positive number. (−1 is no limit, and does not count.) Without active
-    /// records, it is 0 if the defaults have 0.
+    pub defaults: Limits,
+    /// The meaning of a combined limit of 0. A limit is 0 if an active record has 0 and no other
+    /// has a positive number. Without active records, it is 0 if the defaults have 0.
     pub zero_means: ZeroMeans,
 }
 
 impl Default for Aggregation {
     /// Returns rules without default limits, in which a limit of 0 blocks.
     fn default() -> Self {
-        Self { defaults: CallLimits::UNLIMITED, zero_means: ZeroMeans::Blocked }
+        Self { defaults: Limits::UNLIMITED, zero_means: ZeroMeans::Blocked }
     }
 }
 
 impl Aggregation {
     /// Returns these rules with the limits of `tier` as the defaults, if there is a tier.
-    pub(crate) fn with_tier(self, tier: Option<&TierContent>) -> Self {
-        Self { defaults: tier.map_or(self.defaults, |tier| tier.limits), ..self }
+    pub(crate) fn with_tier(&self, tier: Option<&TierContent>) -> Self {
+        let defaults = tier.map_or(&self.defaults, |tier| &tier.limits);
+        Self { defaults: defaults.clone(), zero_means: self.zero_means }
     }
 
     /// Returns whether a member of `tier`, or a consumer without a tier, is blocked while it has no
     /// active record.
-    pub(crate) fn is_blocked_in(self, tier: Option<&TierContent>) -> bool {
+    pub(crate) fn is_blocked_in(&self, tier: Option<&TierContent>) -> bool {
         self.with_tier(tier).limits([]).has_zero()
     }
 
     /// Returns the combined limits of these records. A 0 in the result always blocks.
     #[must_use]
-    pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
-        let mut records = records.into_iter();
-        // The sum starts with the first record, because records replace the defaults.
-        let sum = match records.next() {
-            Some(first) => records.fold(*first, add),
-            None => self.defaults,
+    pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a Limits>) -> Limits {
+        let mut records = records.into_iter().peekable();
+        // Records replace the defaults, even if they have no limit.
+        let limits = match records.peek() {
+            Some(_) => Limits::sum(records),
+            None => self.defaults.clone(),
         };
-        CallPeriod::ALL.into_iter().fold(sum, |limits, period| match limits.get(period) {
-            CallLimit::AtMost(0) if self.zero_means == ZeroMeans::Unlimited => {
-                limits.with(period, CallLimit::Unlimited)
-            }
-            _ => limits,
-        })
+        match self.zero_means {
+            ZeroMeans::Blocked => limits,
+            ZeroMeans::Unlimited => limits.without_zeros(),
+        }
     }
 }
 
-fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
-    CallPeriod::ALL.into_iter().fold(sum, |limits, period| {
-        let limit = match (sum.get(period), other.get(period)) {
-            (CallLimit::Unlimited, limit) | (limit, CallLimit::Unlimited) => limit,
-            // Sums are checked when a record is stored. Records that another program wrote may
-            // exceed the maximum, so the sum is clamped.
-            (CallLimit::AtMost(a), CallLimit::AtMost(b)) => {
-                CallLimit::AtMost(a.saturating_add(b).min(MAX_UNITS))
-            }
-        };
-        limits.with(period, limit)
-    })
-}
-
-/// Returns whether `record` removes all limits of its consumer while it is active.
+/// Returns whether `record` removes all limits of its subject while it is active.
 ///
-/// This is the case if the record does not block, has −1 in every period, and `replaced` has any
+/// This is the case if the record does not block, has no limit, and `replaced` has any
 /// limit. `replaced` contains the limits that the record replaces: those of the tier, or the
 /// defaults. Such a record is easily made by mistake, so callers should warn about it.
 ///
@@ -90,20 +79,20 @@ fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
 ///
 /// ```
 /// use rl_core::time::Timestamp;
-/// use rl_records::{CallLimits, RecordContent, lifts};
+/// use rl_records::{Limits, RecordContent, lifts};
 ///
-/// let free = CallLimits::from_numbers([2, 20, -1, -1, -1, -1])?;
-/// let record = |limits| {
-///     RecordContent::new("abc123", Timestamp::EPOCH, Timestamp::from_secs(60), limits)
+/// let free: Limits = "2/second, 20/minute".parse()?;
+/// let record = |limits: &Limits| {
+///     RecordContent::new("abc123", Timestamp::EPOCH, Timestamp::from_secs(60), limits.clone())
 /// };
-/// assert!(lifts(&free, &record(CallLimits::UNLIMITED)));
-/// assert!(!lifts(&free, &record(free)));
-/// assert!(!lifts(&CallLimits::UNLIMITED, &record(CallLimits::UNLIMITED)));
+/// assert!(lifts(&free, &record(&Limits::UNLIMITED)));
+/// assert!(!lifts(&free, &record(&free)));
+/// assert!(!lifts(&Limits::UNLIMITED, &record(&Limits::UNLIMITED)));
 /// # Ok::<(), rl_records::InvalidField>(())
 /// ```
 #[must_use]
-pub fn lifts(replaced: &CallLimits, record: &RecordContent) -> bool {
-    !record.blocks && record.limits == CallLimits::UNLIMITED && *replaced != CallLimits::UNLIMITED
+pub fn lifts(replaced: &Limits, record: &RecordContent) -> bool {
+    !record.blocks && record.limits.is_empty() && !replaced.is_empty()
 }
 
 /// Returns the end of the block that is active at `now`, if there is one.
@@ -131,57 +120,46 @@ pub(crate) fn block_at(
 /// The beginning of the year 9999. A block that lasts until then counts as having no end.
 const NO_END: Timestamp = Timestamp::from_secs(253_370_764_800);
 
-/// The contribution of one record to the limits of its consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The contribution of one record to the limits of its subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contribution {
     /// The id of the record.
     pub id: RecordId,
     /// The limits of the record.
-    pub limits: CallLimits,
+    pub limits: Limits,
     /// The first instant at which the record is active.
     pub from_date: Timestamp,
     /// The last instant at which the record is active.
     pub to_date: Timestamp,
-    /// Whether the record blocks the consumer.
+    /// Whether the record blocks the subject.
     pub blocks: bool,
 }
 
-impl Contribution {
-    /// Returns the number of calls that the record adds to the limit of `period`.
-    #[must_use]
-    pub const fn added(&self, period: CallPeriod) -> u64 {
-        match self.limits.get(period) {
-            CallLimit::AtMost(calls) => calls,
-            CallLimit::Unlimited => 0,
-        }
-    }
-}
-
-/// The limits of a consumer at a given time, and the records or the tier that they come from.
+/// The limits of a subject at a given time, and the records or the tier that they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveLimits {
-    limits: CallLimits,
+    limits: Limits,
     contributions: Vec<Contribution>,
     tier: Option<String>,
 }
 
 impl ActiveLimits {
-    /// Combines the active records of a consumer. If there is none, the tier supplies the limits.
+    /// Combines the active records of a subject. If there is none, the tier supplies the limits.
     pub(crate) fn new(
         records: &[Record],
         tier: Option<TierContent>,
-        aggregation: Aggregation,
+        aggregation: &Aggregation,
     ) -> Self {
         let aggregation = aggregation.with_tier(tier.as_ref());
         let limits = if records.iter().any(|record| record.content.blocks) {
-            CallLimits::BLOCKED
+            CallLimits::BLOCKED.into()
         } else {
             aggregation.limits(records.iter().map(|record| &record.content.limits))
         };
         let contributions = records.iter().map(|record| Contribution {
             id: record.id,
-            limits: record.content.limits,
+            limits: record.content.limits.clone(),
             from_date: record.content.from_date,
             to_date: record.content.to_date,
             blocks: record.content.blocks,
@@ -190,10 +168,10 @@ impl ActiveLimits {
         Self { limits, contributions: contributions.collect(), tier }
     }
 
-    /// Returns the limit of each period. [`ZeroMeans`] has been applied, so 0 blocks.
+    /// Returns the limits. [`ZeroMeans`] has been applied, so 0 blocks.
     #[must_use]
-    pub const fn limits(&self) -> CallLimits {
-        self.limits
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Returns the ids of the combined records, in the order of their `from_date`.
@@ -252,14 +230,23 @@ impl ActiveLimits {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rl_core::MAX_UNITS;
 
     use super::*;
 
+    fn six(numbers: [i64; 6]) -> Limits {
+        CallLimits::from_numbers(numbers).unwrap().into()
+    }
+
+    fn numbers(limits: &Limits) -> [i64; 6] {
+        limits.call_limits().unwrap().numbers()
+    }
+
     fn sum(zero_means: ZeroMeans, records: &[i64]) -> i64 {
-        let defaults = CallLimits::from_numbers([7, 1, 1, 1, 1, 1]).unwrap();
-        let of = |number: &i64| CallLimits::from_numbers([*number, -1, -1, -1, -1, -1]).unwrap();
-        let records: Vec<CallLimits> = records.iter().map(of).collect();
-        Aggregation { defaults, zero_means }.limits(&records).numbers()[0]
+        let defaults = six([7, 1, 1, 1, 1, 1]);
+        let records: Vec<Limits> =
+            records.iter().map(|number| six([*number, -1, -1, -1, -1, -1])).collect();
+        numbers(&Aggregation { defaults, zero_means }.limits(&records))[0]
     }
 
     #[test]
@@ -289,8 +276,10 @@ mod tests {
 
     #[test]
     fn a_default_of_zero_means_what_a_record_of_zero_means() {
-        let defaults = CallLimits::from_numbers([0, 5, -1, -1, -1, -1]).unwrap();
-        let of = |zero_means| Aggregation { defaults, zero_means }.limits([]).numbers();
+        let defaults = six([0, 5, -1, -1, -1, -1]);
+        let of = |zero_means| {
+            numbers(&Aggregation { defaults: defaults.clone(), zero_means }.limits([]))
+        };
         assert_eq!(of(ZeroMeans::Blocked), [0, 5, -1, -1, -1, -1]);
         assert_eq!(of(ZeroMeans::Unlimited), [-1, 5, -1, -1, -1, -1]);
     }

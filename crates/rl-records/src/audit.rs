@@ -25,14 +25,11 @@ pub struct AuditEntry {
 /// It names subjects in plain text, so show it only to actors who may read the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
 pub enum AuditEvent {
     /// A record was created, changed or deleted.
     Record {
         /// The id of the record.
         id: String,
-        /// The consumer of the record.
-        consumer: String,
         /// The content before the change; `None` if the record was created.
         before: Option<RecordContent>,
         /// The content after the change; `None` if the record was deleted.

@@ -1,8 +1,10 @@
-//! Computes whether a change of a record blocks or unblocks its consumer.
+//! Computes whether a change of a record blocks or unblocks its subject.
 
+use rl_core::Limit;
 use rl_core::time::Timestamp;
 
-use crate::limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+use crate::call_limits::ZeroMeans;
+use crate::limits::Limits;
 use crate::record::RecordContent;
 
 /// The effect of a change: whether it blocks or unblocks consumers, or applications of a resource.
@@ -36,7 +38,7 @@ pub(crate) struct Span<'a> {
     pub(crate) is_after: bool,
 }
 
-/// Returns the effect of a change of records on their consumer, from `now` on.
+/// Returns the effect of a change of records on their subject, from `now` on.
 ///
 /// Blocks and limits of 0 are compared separately. A limit of 0 during a block counts as blocking,
 /// because it still blocks after the block is deleted.
@@ -44,7 +46,7 @@ pub(crate) struct Span<'a> {
 /// Each changed block is compared without the blocks that do not change. So another block during
 /// the same time makes no difference to the required rights.
 ///
-/// `fallback` is true if the consumer is blocked while no record is active.
+/// `fallback` is true if the subject is blocked while no record is active.
 pub(crate) fn effect(
     spans: &[Span<'_>],
     fallback: bool,
@@ -58,35 +60,43 @@ pub(crate) fn effect(
         if active.count == 0 {
             return fallback;
         }
-        let zeros = active.zero.iter().zip(active.positive);
         zero_means == ZeroMeans::Blocked
-            && zeros.into_iter().any(|(zero, positive)| *zero > 0 && positive == 0)
+            && active.limits.iter().any(|limit| limit.zeros > 0 && limit.positive == 0)
     });
     of_blocks.and(of_limits)
 }
 
 /// Counts the records that are active at a time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Active {
     count: u64,
-    // For each period, the number of records with a limit of 0, and with a larger limit.
-    zero: [u64; 6],
-    positive: [u64; 6],
+    limits: Vec<ActiveLimit>,
+}
+
+/// The numbers of active records that have an enforced limit with this state.
+#[derive(Debug)]
+struct ActiveLimit {
+    limit: Limit,
+    // The records with a limit of 0, and those with a larger limit.
+    zeros: u64,
+    positive: u64,
 }
 
 impl Active {
-    fn apply(&mut self, limits: &CallLimits, begins: bool) {
+    fn apply(&mut self, limits: &Limits, begins: bool) {
         let step = |count: &mut u64| match begins {
             true => *count += 1,
             false => *count = count.saturating_sub(1),
         };
         step(&mut self.count);
-        for (index, period) in CallPeriod::ALL.into_iter().enumerate() {
-            match limits.get(period) {
-                CallLimit::AtMost(0) => step(&mut self.zero[index]),
-                CallLimit::AtMost(_) => step(&mut self.positive[index]),
-                CallLimit::Unlimited => {}
-            }
+        for &limit in limits.as_slice().iter().filter(|limit| !limit.is_shadow()) {
+            let same = |known: &ActiveLimit| known.limit.shares_state_with(limit);
+            let index = self.limits.iter().position(same).unwrap_or_else(|| {
+                self.limits.push(ActiveLimit { limit, zeros: 0, positive: 0 });
+                self.limits.len() - 1
+            });
+            let known = &mut self.limits[index];
+            step(if limit.max() == 0 { &mut known.zeros } else { &mut known.positive });
         }
     }
 }
@@ -124,7 +134,7 @@ mod tests {
     use super::*;
 
     fn record(calls: i64, from: u64, to: u64) -> RecordContent {
-        let limits = CallLimits::from_numbers([-1, calls, -1, -1, -1, -1]).unwrap();
+        let limits = crate::CallLimits::from_numbers([-1, calls, -1, -1, -1, -1]).unwrap();
         RecordContent::new("abc", Timestamp::from_secs(from), Timestamp::from_secs(to), limits)
     }
 

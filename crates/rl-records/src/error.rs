@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
@@ -10,18 +11,18 @@ use crate::record_id::RecordId;
 pub struct InvalidField {
     field: &'static str,
     value: String,
-    expected: &'static str,
+    expected: Cow<'static, str>,
 }
 
 impl InvalidField {
     pub(crate) fn new(
         field: &'static str,
         value: impl fmt::Display,
-        expected: &'static str,
+        expected: impl Into<Cow<'static, str>>,
     ) -> Self {
         // A long value would make the message unreadable.
         let value = value.to_string().chars().take(80).collect();
-        Self { field, value, expected }
+        Self { field, value, expected: expected.into() }
     }
 
     /// Returns the name of the field, as it appears in tables and documents.
@@ -39,8 +40,8 @@ impl InvalidField {
 
     /// Returns a description of what was expected.
     #[must_use]
-    pub const fn expected(&self) -> &'static str {
-        self.expected
+    pub fn expected(&self) -> &str {
+        &self.expected
     }
 }
 

@@ -1,14 +1,13 @@
-//! Limits that administrators manage: dated records per consumer in a database, as a source of
-//! policies.
+//! Limits that administrators manage: dated records in a database, as a source of policies.
 //!
-//! A record limits the calls of a consumer in each of six periods, from one date to another. The
-//! limits of records that are active at the same time are added up. A change takes effect with the
-//! next request.
+//! A record has any [limits](Limits) of a consumer, or of another subject such as an address, from
+//! one date to another. The limits of records that are active at the same time are added up. A
+//! change takes effect with the next request.
 //!
 //! ```
 //! use rl_core::time::{Clock, SystemClock};
 //! use rl_core::{RateLimiter, Subject};
-//! use rl_records::{CallLimit, CallLimits, CallPeriod, RecordContent, RecordSource, Records};
+//! use rl_records::{Limits, RecordContent, RecordSource, Records};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Or "sqlite://limits.db", "postgres://user:password@host/database", or "mysql://…".
@@ -16,7 +15,7 @@
 //!
 //! let now = SystemClock.now();
 //! let next_hour = now.plus_micros(3_600_000_000);
-//! let limits = CallLimits::UNLIMITED.with(CallPeriod::Minute, CallLimit::AtMost(2));
+//! let limits: Limits = "2/minute, 10000/day:unit=tokens".parse()?;
 //! let content = RecordContent::new("abc123", now, next_hour, limits);
 //! let record = records.create(content, "alice").await?;
 //!
@@ -26,7 +25,7 @@
 //! assert!(!limiter.check(&consumer, 1).await.is_allowed());
 //!
 //! let mut content = record.content.clone();
-//! content.limits = content.limits.with(CallPeriod::Minute, CallLimit::AtMost(3));
+//! content.limits = "3/minute, 10000/day:unit=tokens".parse()?;
 //! records.update(record.id, content, record.revision, "bob").await?;
 //! assert!(limiter.check(&consumer, 1).await.is_allowed());
 //! # Ok(()) }
@@ -34,21 +33,29 @@
 //!
 //! # Which limits apply
 //!
-//! | active records, for one period | limit |
+//! | active records, for one window | limit |
 //! |---|---|
-//! | no record | the limit of the consumer's tier; without a tier the default ([`RecordsOptions::defaults`]), if there is one |
-//! | at least one above 0 | the sum of the records; 0 and −1 add nothing |
-//! | none above 0, at least one 0 | 0, which rejects every call, or no limit with [`ZeroMeans::Unlimited`] |
-//! | all −1 | no limit; the default does not apply, because there is a record |
-//! | at least one that [blocks](RecordContent::block) | 0 in every period, whatever the other records contain |
+//! | no record | the limits of the consumer's tier; without a tier the defaults ([`RecordsOptions::defaults`]), if there are any |
+//! | at least one limit above 0 | the sum of the records; 0 adds nothing |
+//! | only limits of 0 | 0, which rejects every call, or no limit with [`ZeroMeans::Unlimited`] |
+//! | no record has a limit | no limit; the default does not apply, because there is a record |
+//! | at least one record that [blocks](RecordContent::block) | no call is allowed, whatever the other records contain |
 //!
-//! For example, −1 and 100 make 100. A record is active from its `from_date` to its `to_date`, both
-//! included, to the microsecond. [`Records::active_limits`] returns the limits at a time and the
-//! contribution of each record. [`RecordSource`] enforces the same limits.
+//! A *window* is what a limit counts in: its period, its algorithm and anchor or precision, and
+//! whether it counts units or requests. Limits of different windows stand beside each other, up to
+//! sixteen together. [`Aggregation`] has the details. In the six numbers of open banking systems
+//! ([`CallLimits`]), −1 is no limit.
 //!
-//! A [tier](Tiers) has six limits and no dates. Its limits replace the defaults for its members.
-//! While a member has an active record, the record replaces the tier in every period. API keys can
-//! have a tier too, but no records: see [`RecordSourceBuilder::tiers_of_keys`].
+//! A record is active from its `from_date` to its `to_date`, both included, to the microsecond.
+//! [`Records::active_limits`] returns the limits at a time and the contribution of each record.
+//! [`RecordSource`] enforces the same limits.
+//!
+//! A record of a [rule](RecordContent::rule) is added to the others under this rule only. Records of
+//! subjects that are no consumers replace the policies of [`RecordSourceBuilder::others`].
+//!
+//! A [tier](Tiers) has limits and no dates. Its limits replace the defaults for its members. While a
+//! member has an active record, the record replaces the tier. API keys can have a tier too: see
+//! [`RecordSourceBuilder::tiers_of_keys`].
 //!
 //! A [subscription](Subscriptions) gives a consumer the limits of a tier as a record, with dates and
 //! a [status](SubscriptionStatus). Its record is added to the other records of the consumer.
@@ -90,6 +97,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
+
+mod call_limits;
 mod limits;
 
 mod author;
@@ -112,17 +121,18 @@ mod source;
 pub use active::{ActiveLimits, Aggregation, Contribution, lifts};
 pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
+pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
     AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
     Records, RecordsOptions, Resources, SubscriptionQuery, Subscriptions, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
-pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+pub use limits::Limits;
 pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
 pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats};
 pub use subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
-pub use tier::{Tier, TierContent, TierMember};
+pub use tier::{Tier, TierContent, TierMember, TierUses};

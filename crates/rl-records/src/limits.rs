@@ -1,197 +1,133 @@
 use std::fmt;
+use std::str::FromStr;
 
-use rl_core::{Limit, MAX_UNITS, Period, Policy};
+use rl_core::{Algorithm, InvalidLimit, InvalidPolicy, Limit, MAX_UNITS, Policy};
+use serde_json::Value;
 
+use crate::call_limits::{CallLimit, CallLimits, CallPeriod};
 use crate::error::InvalidField;
 
-/// One of the six periods of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CallPeriod {
-    /// One second.
-    Second,
-    /// 60 seconds.
-    Minute,
-    /// 3 600 seconds.
-    Hour,
-    /// 24 hours.
-    Day,
-    /// Seven days.
-    Week,
-    /// 30 days.
-    Month,
-}
+/// The name of the field that contains limits, in tables and documents.
+const FIELD: &str = "limits";
 
-impl CallPeriod {
-    /// All six periods, the shortest first.
-    pub const ALL: [Self; 6] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month];
-
-    /// Returns the name of the field for this period, such as `per_minute_call_limit`.
-    #[must_use]
-    pub const fn field(self) -> &'static str {
-        match self {
-            Self::Second => "per_second_call_limit",
-            Self::Minute => "per_minute_call_limit",
-            Self::Hour => "per_hour_call_limit",
-            Self::Day => "per_day_call_limit",
-            Self::Week => "per_week_call_limit",
-            Self::Month => "per_month_call_limit",
-        }
-    }
-
-    /// Returns the period of a [`Limit`].
-    #[must_use]
-    pub const fn period(self) -> Period {
-        match self {
-            Self::Second => Period::SECOND,
-            Self::Minute => Period::MINUTE,
-            Self::Hour => Period::HOUR,
-            Self::Day => Period::DAY,
-            Self::Week => Period::WEEK,
-            Self::Month => Period::MONTH,
-        }
-    }
-}
-
-/// The limit of a record for one period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CallLimit {
-    /// No limit in this period, which is written as −1.
-    Unlimited,
-    /// At most this number of calls. [`ZeroMeans`] sets the meaning of 0.
-    AtMost(u64),
-}
-
-impl CallLimit {
-    /// Returns the number that represents the limit in tables and documents: −1 means no limit.
-    #[must_use]
-    pub const fn as_number(self) -> i64 {
-        match self {
-            Self::Unlimited => -1,
-            // Limits are checked before they are stored. A larger limit is reduced here, in case
-            // one was not checked.
-            Self::AtMost(max) if max <= MAX_UNITS => max.cast_signed(),
-            Self::AtMost(_) => MAX_UNITS.cast_signed(),
-        }
-    }
-
-    /// Reads the limit of `field` from a number.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error that names `field` unless the number is −1, or 0 to [`MAX_UNITS`].
-    pub fn from_number(field: &'static str, number: i64) -> Result<Self, InvalidField> {
-        let limit = match number {
-            -1 => Self::Unlimited,
-            _ => Self::AtMost(u64::try_from(number).unwrap_or(u64::MAX)),
-        };
-        limit.checked().map_err(|expected| InvalidField::new(field, number, expected))
-    }
-
-    const fn checked(self) -> Result<Self, &'static str> {
-        match self {
-            Self::AtMost(max) if max > MAX_UNITS => {
-                Err("-1 (no limit), or 0 to 9007199254740991 calls")
-            }
-            limit => Ok(limit),
-        }
-    }
-}
-
-/// The limits of the six periods.
+/// The limits of a record or a tier: any that one [`Policy`] can have, or none.
+///
+/// They are ordered by their periods, the shortest first. The text form separates them by commas;
+/// it is read with line breaks too.
 ///
 /// # Examples
 ///
 /// ```
-/// use rl_records::{CallLimit, CallLimits, CallPeriod};
+/// use rl_records::Limits;
 ///
-/// let limits = CallLimits::from_numbers([10, 100, -1, -1, -1, -1])?;
-/// assert_eq!(limits.get(CallPeriod::Minute), CallLimit::AtMost(100));
-/// assert_eq!(limits.policy().unwrap().to_string(), "second=10/second, minute=100/minute");
-///
-/// let wrong = CallLimits::from_numbers([10, -5, -1, -1, -1, -1]).unwrap_err();
+/// let limits: Limits = "10000/minute:unit=tokens, 20/minute:requests, 5/second:gcra".parse()?;
 /// assert_eq!(
-///     wrong.to_string(),
-///     "per_minute_call_limit \"-5\": expected -1 (no limit), or 0 to 9007199254740991 calls"
+///     limits.to_string(),
+///     "5/second:gcra, 20/minute:requests, 10000/minute:unit=tokens"
 /// );
+/// assert_eq!(limits.call_limits(), None);
+///
+/// let wrong = "10/second\n5/fortnight".parse::<Limits>().unwrap_err();
+/// assert!(wrong.to_string().starts_with("limits \"5/fortnight\": expected at column 3 "), "{wrong}");
 /// # Ok::<(), rl_records::InvalidField>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallLimits([CallLimit; 6]);
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Limits(Vec<Limit>);
 
-impl CallLimits {
-    /// No limit in any period.
-    pub const UNLIMITED: Self = Self([CallLimit::Unlimited; 6]);
+impl Limits {
+    /// No limit.
+    pub const UNLIMITED: Self = Self(Vec::new());
 
-    /// A limit of 0 in every period.
-    pub const BLOCKED: Self = Self([CallLimit::AtMost(0); 6]);
-
-    /// Reads the limits from six numbers, the shortest period first.
+    /// Collects limits.
     ///
     /// # Errors
     ///
-    /// Returns the error of [`CallLimit::from_number`].
-    pub fn from_numbers(numbers: [i64; 6]) -> Result<Self, InvalidField> {
-        let mut limits = Self::UNLIMITED;
-        for (period, number) in CallPeriod::ALL.into_iter().zip(numbers) {
-            limits = limits.with(period, CallLimit::from_number(period.field(), number)?);
-        }
+    /// Returns an error if one policy cannot have all of them: because there are more than
+    /// [`Policy::MAX_LIMITS`], because two would count in the same state, or because they remember
+    /// too much.
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidField> {
+        let limits = Self::sorted(limits.into_iter().collect());
+        limits.check().map_err(|expected| InvalidField::new(FIELD, &limits, expected))?;
         Ok(limits)
     }
 
-    /// Returns the six numbers, the shortest period first.
-    #[must_use]
-    pub fn numbers(&self) -> [i64; 6] {
-        self.0.map(CallLimit::as_number)
-    }
-
-    /// Returns the limit of one period.
-    #[must_use]
-    pub const fn get(&self, period: CallPeriod) -> CallLimit {
-        self.0[period as usize]
-    }
-
-    /// Returns these limits with another limit for one period.
-    #[must_use]
-    pub const fn with(mut self, period: CallPeriod, limit: CallLimit) -> Self {
-        self.0[period as usize] = limit;
-        self
-    }
-
-    /// Checks that every limit can be stored.
+    /// Reads limits from the text form of each.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the first period whose limit is above [`MAX_UNITS`].
-    pub(crate) fn check(&self) -> Result<(), InvalidField> {
-        for period in CallPeriod::ALL {
-            let limit = self.get(period);
-            if let (Err(expected), CallLimit::AtMost(max)) = (limit.checked(), limit) {
-                return Err(InvalidField::new(period.field(), max, expected));
-            }
+    /// Returns an error that names the first text that is not a [`Limit`]. Returns the errors of
+    /// [`new`](Self::new).
+    pub fn from_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidField> {
+        let limits = texts.into_iter().map(|text| {
+            text.parse().map_err(|error: rl_core::ParseLimitError| {
+                let expected = format!("at column {} {}", error.column(), error.expected());
+                InvalidField::new(FIELD, text, expected)
+            })
+        });
+        Self::new(limits.collect::<Result<Vec<Limit>, _>>()?)
+    }
+
+    fn sorted(mut limits: Vec<Limit>) -> Self {
+        limits.sort_by_cached_key(|limit| {
+            let text = limit.to_string();
+            // Without its number, so that a limit keeps its place when its number changes.
+            let kind = text.trim_start_matches(|char: char| char.is_ascii_digit()).to_owned();
+            (limit.period(), kind)
+        });
+        Self(limits)
+    }
+
+    /// Returns a description of valid limits if these do not form a policy.
+    fn check(&self) -> Result<(), String> {
+        match Policy::new(self.0.iter().copied()) {
+            Ok(_) | Err(InvalidPolicy::Empty) => Ok(()),
+            Err(error) => Err(format!("limits of one policy, but {error}")),
         }
-        Ok(())
     }
 
-    /// Returns whether a period has a limit of 0.
-    pub(crate) fn has_zero(&self) -> bool {
-        self.0.contains(&CallLimit::AtMost(0))
-    }
-
-    /// Returns a policy of fixed windows that begin with the first request, or `None` if there is
-    /// no limit.
+    /// Returns the limits, the shortest period first.
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
+    pub fn as_slice(&self) -> &[Limit] {
+        &self.0
+    }
+
+    /// Returns whether there is no limit.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the six numbers of open banking systems. Returns `None` if they cannot express a
+    /// limit, because it is not a fixed window of one of the six periods that begins with the first
+    /// request, is enforced, and counts units without a name.
+    #[must_use]
+    pub fn call_limits(&self) -> Option<CallLimits> {
+        self.0.iter().try_fold(CallLimits::UNLIMITED, |view, limit| {
+            let is_plain =
+                |period: &CallPeriod| Limit::new(limit.max(), period.period()).ok() == Some(*limit);
+            let period = CallPeriod::ALL.into_iter().find(is_plain)?;
+            Some(view.with(period, CallLimit::AtMost(limit.max())))
+        })
+    }
+
+    /// Returns whether an enforced limit of 0 rejects every request.
+    pub(crate) fn has_zero(&self) -> bool {
+        self.0.iter().any(|limit| limit.max() == 0 && !limit.is_shadow())
+    }
+
+    /// Returns these limits without those of 0.
+    pub(crate) fn without_zeros(mut self) -> Self {
+        self.0.retain(|limit| limit.max() > 0);
+        self
+    }
+
+    /// Returns a policy of these limits, or `None` if there is no limit.
+    #[must_use]
     pub fn policy(&self) -> Option<Policy> {
-        let mut policy = Policy::builder();
-        for period in CallPeriod::ALL {
-            if let CallLimit::AtMost(max) = self.get(period) {
-                let limit = Limit::new(max.min(MAX_UNITS), period.period());
-                policy = policy.limit(limit.expect("a limit is at most MAX_UNITS"));
-            }
-        }
-        let is_empty = policy.is_empty();
-        (!is_empty).then(|| policy.build().expect("the periods differ"))
+        // Sums are checked when a record is stored. A sum may have more limits all the same, after
+        // a change of a tier with subscriptions. Then those with the shortest periods apply.
+        let most = self.0.len().min(Policy::MAX_LIMITS);
+        (1..=most).rev().find_map(|count| Policy::new(self.0[..count].iter().copied()).ok())
     }
 
     /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts, and never
@@ -201,50 +137,258 @@ impl CallLimits {
         limit.is_shadow() && limit.max() == MAX_UNITS
     }
 
-    /// Returns a policy that also counts the periods without a limit.
+    /// Returns a policy that also counts the calls in each of the six periods without a limit.
     ///
     /// Each of those periods gets a shadow limit of [`MAX_UNITS`], which never denies. Thus the
     /// usage is known before there is a limit, and a new limit includes earlier calls. Such a
-    /// policy costs as much as six limits.
+    /// policy costs as much as six limits or more.
     ///
     /// # Examples
     ///
     /// ```
-    /// use rl_records::{CallLimit, CallLimits, CallPeriod};
+    /// use rl_records::Limits;
     ///
-    /// let limits = CallLimits::UNLIMITED.with(CallPeriod::Minute, CallLimit::AtMost(100));
+    /// let limits: Limits = "100/minute".parse()?;
     /// assert_eq!(limits.policy().unwrap().limits().len(), 1);
-    /// let counted = limits.counting_policy();
+    /// let counted = limits.counting_policy().unwrap();
     /// assert_eq!(counted.limits().len(), 6);
     /// assert_eq!(counted.limits().iter().filter(|limit| !limit.limit().is_shadow()).count(), 1);
+    /// # Ok::<(), rl_records::InvalidField>(())
     /// ```
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
-    pub fn counting_policy(&self) -> Policy {
-        let limits = CallPeriod::ALL.map(|period| match self.get(period) {
-            CallLimit::AtMost(max) => Limit::new(max.min(MAX_UNITS), period.period()),
-            CallLimit::Unlimited => Limit::new(MAX_UNITS, period.period()).map(Limit::shadow),
+    pub fn counting_policy(&self) -> Option<Policy> {
+        let counters = CallPeriod::ALL.into_iter().filter_map(|period| {
+            let counter = Limit::new(MAX_UNITS, period.period()).ok()?.shadow();
+            let is_counted = self.0.iter().any(|limit| limit.shares_state_with(counter));
+            (!is_counted).then_some(counter)
         });
-        let limits = limits.map(|limit| limit.expect("a limit is at most MAX_UNITS"));
-        Policy::new(limits).expect("the periods differ")
+        let room = Policy::MAX_LIMITS.saturating_sub(self.0.len());
+        let counted = self.0.iter().copied().chain(counters.take(room));
+        Self::sorted(counted.collect()).policy()
+    }
+
+    /// Adds up limits: those with the same state to one limit, the others beside each other.
+    ///
+    /// A limit of 0 adds nothing to a larger one, and a limit in shadow adds nothing to an enforced
+    /// one.
+    pub(crate) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum: Vec<Limit> = Vec::new();
+        for limit in all.into_iter().flat_map(|limits| &limits.0) {
+            match sum.iter_mut().find(|known| known.shares_state_with(*limit)) {
+                // Sums are checked when a record is stored. For records that another program
+                // wrote, the larger limit applies.
+                Some(known) => {
+                    let larger = if known.max() < limit.max() { *limit } else { *known };
+                    *known = add(*known, *limit).unwrap_or(larger);
+                }
+                None => sum.push(*limit),
+            }
+        }
+        Self::sorted(sum)
+    }
+
+    /// Checks that these limits can be added up with all `others`.
+    pub(crate) fn check_sum<'a>(
+        &'a self,
+        others: impl Iterator<Item = &'a Self> + Clone,
+    ) -> Result<(), InvalidField> {
+        for limit in &self.0 {
+            let same = others.clone().flat_map(|other| &other.0);
+            let mut same = same.filter(|other| other.shares_state_with(*limit));
+            if let Some(other) = same.clone().find(|other| other.unit() != limit.unit()) {
+                let expected = format!(
+                    "the unit {} of a record that overlaps and counts in the same window",
+                    other.unit()
+                );
+                return Err(InvalidField::new(FIELD, limit, expected));
+            }
+            same.try_fold(*limit, |sum, other| add(sum, *other)).map_err(|error| {
+                let expected = format!("less, together with the records that overlap: {error}");
+                InvalidField::new(FIELD, limit, expected)
+            })?;
+        }
+        let sum = Self::sum(others.chain([self]));
+        sum.check().map_err(|expected| {
+            let expected = format!("together with the records that overlap {expected}");
+            InvalidField::new(FIELD, self, expected)
+        })
+    }
+
+    /// Returns the JSON of the history.
+    pub(crate) fn to_json(&self) -> Value {
+        self.0.iter().map(Limit::to_string).collect()
+    }
+
+    /// Reads the limits of `object` in the history. Older entries have a number for each of six
+    /// periods.
+    pub(crate) fn from_json(object: &Value) -> Option<Self> {
+        if let Some(texts) = object[FIELD].as_array() {
+            return Self::from_texts(texts.iter().filter_map(Value::as_str)).ok();
+        }
+        let mut numbers = [0; 6];
+        for (period, number) in CallPeriod::ALL.into_iter().zip(&mut numbers) {
+            *number = object[period.field()].as_i64()?;
+        }
+        CallLimits::from_numbers(numbers).ok().map(Self::from)
     }
 }
 
-/// Writes the six numbers, the shortest period first.
-impl fmt::Debug for CallLimits {
+/// Adds up two limits with the same state.
+fn add(sum: Limit, other: Limit) -> Result<Limit, InvalidLimit> {
+    match (sum.is_shadow(), other.is_shadow()) {
+        (true, false) => return Ok(other),
+        (false, true) => return Ok(sum),
+        _ if other.max() == 0 => return Ok(sum),
+        _ if sum.max() == 0 => return Ok(other),
+        _ => {}
+    }
+    if sum.unit() != other.unit() {
+        return Err(InvalidLimit::Unit { counts_requests: sum.counts_requests() });
+    }
+    let algorithm = match (sum.algorithm(), other.algorithm()) {
+        (Algorithm::Gcra { burst }, Algorithm::Gcra { burst: more }) => {
+            Algorithm::Gcra { burst: burst.saturating_add(more) }
+        }
+        (
+            Algorithm::TokenBucket { capacity, refill },
+            Algorithm::TokenBucket { capacity: more, .. },
+        ) => Algorithm::TokenBucket { capacity: capacity.saturating_add(more), refill },
+        (same, _) => same,
+    };
+    let max = sum.max().saturating_add(other.max());
+    let mut limit = Limit::new(max, sum.period())?.with_algorithm(algorithm)?;
+    if let Some(hint) = sum.retry_hint() {
+        let millis = u64::try_from(hint.as_millis()).unwrap_or(u64::MAX);
+        limit = rl_core::Period::from_millis(millis)
+            .map_or(Ok(limit), |hint| limit.with_retry_hint(hint))?;
+    }
+    limit =
+        if sum.counts_requests() { limit.count_requests() } else { limit.with_unit(sum.unit())? };
+    Ok(if sum.is_shadow() { limit.shadow() } else { limit })
+}
+
+impl From<CallLimits> for Limits {
+    fn from(limits: CallLimits) -> Self {
+        let limits = CallPeriod::ALL.into_iter().filter_map(|period| match limits.get(period) {
+            CallLimit::AtMost(max) => Limit::new(max.min(MAX_UNITS), period.period()).ok(),
+            CallLimit::Unlimited => None,
+        });
+        Self(limits.collect())
+    }
+}
+
+/// Reads limits that are separated by commas or line breaks.
+impl FromStr for Limits {
+    type Err = InvalidField;
+
+    fn from_str(text: &str) -> Result<Self, InvalidField> {
+        let texts = text.split([',', '\n']).map(str::trim);
+        Self::from_texts(texts.filter(|text| !text.is_empty()))
+    }
+}
+
+/// Writes the limits, separated by commas.
+impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallLimits").field(&self.numbers()).finish()
+        for (index, limit) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{limit}")?;
+        }
+        Ok(())
     }
 }
 
-/// The meaning of 0 as the combined limit of a period. The limit is 0 if an active record has 0 and
-/// no other has a positive number. (−1 is no limit, and does not count.) Without active records, it
-/// is 0 if the defaults have 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ZeroMeans {
-    /// No call is allowed.
-    #[default]
-    Blocked,
-    /// Like −1: no limit. Older open banking systems use 0 in this way.
-    Unlimited,
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limits({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(texts: &[&str]) -> String {
+        let limits: Vec<Limits> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        Limits::sum(&limits).to_string()
+    }
+
+    #[test]
+    fn limits_with_the_same_state_add_up_and_others_stand_beside_each_other() {
+        #[rustfmt::skip]
+        let table: &[(&[&str], &str)] = &[
+            (&["100/minute", "50/minute, 5/second"],         "5/second, 150/minute"),
+            (&["10/second", "10/second:clock"],              "10/second, 10/second:clock"),
+            (&["5/second:gcra:burst=20", "3/second:gcra"],   "8/second:gcra:burst=23"),
+            (&["9/hour:token-bucket:capacity=20", "1/hour:token-bucket"], "10/hour:token-bucket:capacity=21"),
+            (&["600/hour:sliding-window:precision=minute", "60/hour:sliding-window:precision=minute"], "660/hour:sliding-window:precision=minute"),
+            (&["20/minute:requests", "9/minute", "2/minute:requests"], "9/minute, 22/minute:requests"),
+            (&["9000/minute:unit=tokens", "1000/minute:unit=tokens"],  "10000/minute:unit=tokens"),
+            (&["2:concurrency:retry=5s", "3:concurrency"],   "5:concurrency:retry=5seconds"),
+            // A limit of 0 adds nothing, not even its burst.
+            (&["0/second:gcra:burst=9", "3/second:gcra"],    "3/second:gcra"),
+            (&["0/second", "0/second"],                      "0/second"),
+            // A limit in shadow adds nothing to an enforced one.
+            (&["100/minute:shadow", "50/minute"],            "50/minute"),
+            (&["100/minute:shadow", "50/minute:shadow"],     "150/minute:shadow"),
+            (&["", "5/second"],                              "5/second"),
+        ];
+        for (texts, expected) in table {
+            assert_eq!(sum(texts), *expected, "{texts:?}");
+            let reversed: Vec<_> = texts.iter().rev().copied().collect();
+            if !expected.contains("retry") {
+                assert_eq!(sum(&reversed), *expected, "{reversed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_that_cannot_be_counted_is_an_error_and_the_larger_limit_applies() {
+        let check = |own: &str, other: &str| {
+            let [own, other]: [Limits; 2] = [own, other].map(|text| text.parse().unwrap());
+            own.check_sum([&other].into_iter()).map_err(|error| error.to_string())
+        };
+        let largest = format!("{MAX_UNITS}/hour");
+        let error = check("1/hour", &largest).unwrap_err();
+        assert!(error.starts_with("limits \"1/hour\": expected less, together"), "{error}");
+        assert_eq!(sum(&["1/hour", &largest]), largest);
+        assert_eq!(sum(&["6000:concurrency", "7000:concurrency"]), "7000:concurrency");
+        assert_eq!(check("1/minute", &largest), Ok(()));
+        let error = check("9/minute:unit=tokens", "1/minute").unwrap_err();
+        assert!(error.contains("expected the unit requests of a record that overlaps"), "{error}");
+        assert_eq!(sum(&["9/minute:unit=tokens", "1/minute"]), "9/minute:unit=tokens");
+        let many = |from: u64, to: u64| {
+            let texts: Vec<_> = (from..to).map(|hours| format!("{hours}/{hours}hours")).collect();
+            texts.join(", ")
+        };
+        assert_eq!(check(&many(2, 10), &many(10, 18)), Ok(()));
+        let error = check(&many(2, 10), &many(10, 19)).unwrap_err();
+        assert!(error.contains("policy has 17 limits: expected at most 16"), "{error}");
+        let limits = Limits::sum(&[many(2, 10), many(10, 19)].map(|text| text.parse().unwrap()));
+        assert_eq!(limits.policy().unwrap().limits().len(), 16);
+    }
+
+    #[test]
+    fn six_numbers_express_plain_windows_only() {
+        let numbers = [10, 100, -1, 0, -1, 7];
+        let limits = Limits::from(CallLimits::from_numbers(numbers).unwrap());
+        assert_eq!(limits.to_string(), "10/second, 100/minute, 0/day, 7/month");
+        assert_eq!(limits.call_limits().unwrap().numbers(), numbers);
+        assert_eq!(Limits::UNLIMITED.call_limits(), Some(CallLimits::UNLIMITED));
+        for other in ["1/day:clock", "1/day:gcra", "1/2days", "1/day:requests", "1/day:shadow"] {
+            assert_eq!(other.parse::<Limits>().unwrap().call_limits(), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_history_is_read_in_the_form_of_older_versions_too() {
+        let old = serde_json::json!({
+            "per_second_call_limit": 10, "per_minute_call_limit": -1, "per_hour_call_limit": -1,
+            "per_day_call_limit": 0, "per_week_call_limit": -1, "per_month_call_limit": -1,
+        });
+        assert_eq!(Limits::from_json(&old).unwrap().to_string(), "10/second, 0/day");
+        let limits: Limits = "5/second:gcra, 1/day".parse().unwrap();
+        let new = serde_json::json!({ "limits": limits.to_json() });
+        assert_eq!(Limits::from_json(&new), Some(limits));
+    }
 }

@@ -1,48 +1,87 @@
+use std::borrow::Cow;
+
 use rl_core::time::Timestamp;
+use rl_core::{Realm, Subject};
 use serde_json::{Value, json};
 
+use crate::call_limits::CallLimits;
 use crate::error::InvalidField;
 use crate::history::HistoryValue;
-use crate::limits::{CallLimits, CallPeriod};
+use crate::limits::Limits;
 use crate::record_id::RecordId;
 use crate::revision::Revised;
 
 /// The last microsecond of the year 9999, the latest time that RFC 3339 can express.
 pub(crate) const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
-/// The content of a record: the limits of a consumer from one date to another.
+/// The content of a record: the limits of a subject, such as a consumer, from one date to another.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::Realm;
+/// use rl_core::time::Timestamp;
+/// use rl_records::{Limits, RecordContent};
+///
+/// let limits: Limits = "5/minute".parse()?;
+/// let (from, to) = (Timestamp::EPOCH, Timestamp::from_secs(60));
+/// let login = RecordContent {
+///     realm: Realm::Ip,
+///     rule: Some("login".into()),
+///     ..RecordContent::new("192.0.2.7", from, to, limits)
+/// };
+/// assert!(login.applies_under(Some("login")) && !login.applies_under(Some("search")));
+/// # Ok::<(), rl_records::InvalidField>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordContent {
-    /// The consumer whose calls are limited: 1 to 250 bytes. The consumer of a record never
-    /// changes.
-    pub consumer_id: String,
+    /// The realm of the subject whose calls are limited. It never changes.
+    pub realm: Realm,
+    /// The id of the subject: 1 to 250 bytes. It never changes.
+    ///
+    /// It is the id under which requests are counted: an address as
+    /// [`Subject::ip`](rl_core::Subject::ip) writes it, or the network if networks are counted; the
+    /// keyed hash of a key as 32 hexadecimal digits; `-` for the one subject of [`Realm::Global`]
+    /// and of [`Realm::Unknown`].
+    pub subject_id: String,
+    /// The rule under which the record applies; `None` for every rule that takes its limits from
+    /// records, and for a limiter without rules. It never changes.
+    pub rule: Option<String>,
     /// An endpoint, for information only.
     pub api_name: Option<String>,
     /// A version of the API, for information only.
     pub api_version: Option<String>,
     /// A bank, for information only.
     pub bank_id: Option<String>,
-    /// The limits of the six periods.
-    pub limits: CallLimits,
+    /// The limits. They are added to those of other records that are active at the same time.
+    pub limits: Limits,
     /// The first instant at which the record is active.
     pub from_date: Timestamp,
     /// The last instant at which the record is active.
     pub to_date: Timestamp,
-    /// Whether the record blocks the consumer while it is active. A block overrides the limits of
+    /// Whether the record blocks the subject while it is active. A block overrides the limits of
     /// all records, whereas a limit of 0 adds nothing to them.
     pub blocks: bool,
 }
 
 impl RecordContent {
-    /// Creates the content of a record without an API name, a version or a bank.
+    /// Creates the content of a record of a consumer, without a rule, an API name, a version or a
+    /// bank.
     #[must_use]
-    pub fn new(consumer_id: &str, from: Timestamp, to: Timestamp, limits: CallLimits) -> Self {
+    pub fn new(
+        consumer_id: &str,
+        from: Timestamp,
+        to: Timestamp,
+        limits: impl Into<Limits>,
+    ) -> Self {
         Self {
-            consumer_id: consumer_id.to_owned(),
+            realm: Realm::Consumer,
+            subject_id: consumer_id.to_owned(),
+            rule: None,
             api_name: None,
             api_version: None,
             bank_id: None,
-            limits,
+            limits: limits.into(),
             from_date: from,
             to_date: to,
             blocks: false,
@@ -61,7 +100,7 @@ impl RecordContent {
     ///
     /// Returns an error that names the first field that cannot be stored.
     pub fn checked(mut self) -> Result<Self, InvalidField> {
-        check_name("consumer_id", &self.consumer_id)?;
+        self.check_subject()?;
         for (field, value) in [
             ("api_name", &mut self.api_name),
             ("api_version", &mut self.api_version),
@@ -70,7 +109,6 @@ impl RecordContent {
             *value = value.take().filter(|value| !value.is_empty());
             value.as_deref().map_or(Ok(()), |value| check_name(field, value))?;
         }
-        self.limits.check()?;
         if self.to_date > LAST_DATE {
             let expected = "a time before the year 10000";
             return Err(InvalidField::new("to_date", self.to_date.as_micros(), expected));
@@ -80,6 +118,62 @@ impl RecordContent {
             return Err(InvalidField::new("from_date", self.from_date.as_micros(), expected));
         }
         Ok(self)
+    }
+
+    fn check_subject(&self) -> Result<(), InvalidField> {
+        let id = &*self.subject_id;
+        match self.realm {
+            Realm::Consumer => check_name("consumer_id", id)?,
+            _ => check_name("subject", id)?,
+        }
+        if record_id(&self.subject()).as_deref() != Some(id) {
+            let expected = match self.realm {
+                Realm::Key => "the keyed hash of a key: 32 hexadecimal digits in lower case",
+                _ => "\"-\", because the realm has one subject",
+            };
+            return Err(InvalidField::new("subject", id, expected));
+        }
+        let is_rule = |rule: &String| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+            (1..=64).contains(&rule.len()) && rule.bytes().all(fits)
+        };
+        match &self.rule {
+            Some(rule) if !is_rule(rule) => {
+                let expected = "the name of a rule: 1 to 64 characters of A-Z a-z 0-9 _ . -";
+                Err(InvalidField::new("rule", rule, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the subject whose calls are limited.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        match self.realm {
+            Realm::Key => Subject::displayed_key(&self.subject_id),
+            Realm::Global | Realm::Unknown => Subject::new(self.realm.clone(), ""),
+            _ => Subject::new(self.realm.clone(), &self.subject_id),
+        }
+    }
+
+    /// Returns an error if this content does not belong to the subject and the rule of `before`.
+    pub(crate) fn check_owner(&self, before: &Self) -> Result<(), InvalidField> {
+        if (&self.realm, &self.subject_id) != (&before.realm, &before.subject_id) {
+            let field = if self.realm == Realm::Consumer { "consumer_id" } else { "subject" };
+            let expected = "the subject that the record belongs to";
+            return Err(InvalidField::new(field, &self.subject_id, expected));
+        }
+        if self.rule != before.rule {
+            let rule = self.rule.as_deref().unwrap_or_default();
+            return Err(InvalidField::new("rule", rule, "the rule that the record belongs to"));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the record applies under this rule. `None` is a limiter without rules.
+    #[must_use]
+    pub fn applies_under(&self, rule: Option<&str>) -> bool {
+        self.rule.is_none() || self.rule.as_deref() == rule
     }
 
     /// Returns whether the record is active at some instant from `start` to `end`, both included.
@@ -101,6 +195,30 @@ pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), Invalid
 /// Returns whether [`check_name`] accepts `value`.
 pub(crate) fn is_name(value: &str) -> bool {
     (1..=MAX_NAME).contains(&value.len()) && !value.chars().any(char::is_control)
+}
+
+/// Returns the id by which tables identify a subject, or `None` if it can have no records.
+///
+/// A key needs the digest that `KeySecret` creates, and every other subject a textual id. So no two
+/// subjects of a realm have the same id.
+pub(crate) fn record_id(subject: &Subject) -> Option<Cow<'_, str>> {
+    // A subject that includes a route has the records of its owner.
+    let owner = subject.owner().id();
+    match (subject.realm(), owner.as_text()) {
+        (Realm::Key, None) if !owner.is_of_long_text() => Some(owner.to_string().into()),
+        (Realm::Key, _) => None,
+        (Realm::Global | Realm::Unknown, Some("")) => Some("-".into()),
+        (_, Some(id)) => is_name(id).then_some(id.into()),
+        (_, None) => None,
+    }
+}
+
+/// Returns the realm of this name.
+pub(crate) fn realm_named(name: &str) -> Option<Realm> {
+    let known =
+        [Realm::Ip, Realm::Key, Realm::Consumer, Realm::User, Realm::Global, Realm::Unknown];
+    let known = known.into_iter().find(|realm| realm.as_str() == name);
+    known.or_else(|| Realm::custom(name).ok())
 }
 
 /// A stored record.
@@ -138,7 +256,9 @@ impl Revised for Record {
 impl HistoryValue for RecordContent {
     fn to_json(&self) -> Value {
         let Self {
-            consumer_id,
+            realm,
+            subject_id,
+            rule,
             api_name,
             api_version,
             bank_id,
@@ -147,30 +267,25 @@ impl HistoryValue for RecordContent {
             to_date,
             blocks,
         } = self;
-        let mut json = json!({
-            "consumer_id": consumer_id, "api_name": api_name, "api_version": api_version,
-            "bank_id": bank_id, "from_date": from_date.as_micros(), "to_date": to_date.as_micros(),
-            "blocks": blocks,
-        });
-        for (period, number) in CallPeriod::ALL.into_iter().zip(limits.numbers()) {
-            json[period.field()] = number.into();
-        }
-        json
+        json!({
+            "realm": realm.as_str(), "subject_id": subject_id, "rule": rule, "api_name": api_name,
+            "api_version": api_version, "bank_id": bank_id, "limits": limits.to_json(),
+            "from_date": from_date.as_micros(), "to_date": to_date.as_micros(), "blocks": blocks,
+        })
     }
 
     fn from_json(json: &Value) -> Option<Self> {
         let text = |field: &str| json[field].as_str().map(ToOwned::to_owned);
         let time = |field: &str| json[field].as_u64().map(Timestamp::from_micros);
-        let mut numbers = [0; 6];
-        for (period, number) in CallPeriod::ALL.into_iter().zip(&mut numbers) {
-            *number = json[period.field()].as_i64()?;
-        }
         Some(Self {
-            consumer_id: text("consumer_id")?,
+            // Older entries are about consumers.
+            realm: realm_named(json["realm"].as_str().unwrap_or("consumer"))?,
+            subject_id: text("subject_id").or_else(|| text("consumer_id"))?,
+            rule: text("rule"),
             api_name: text("api_name"),
             api_version: text("api_version"),
             bank_id: text("bank_id"),
-            limits: CallLimits::from_numbers(numbers).ok()?,
+            limits: Limits::from_json(json)?,
             from_date: time("from_date")?,
             to_date: time("to_date")?,
             // Older entries do not contain this field.

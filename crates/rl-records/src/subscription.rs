@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use crate::error::InvalidField;
 use crate::history::HistoryValue;
-use crate::limits::CallLimits;
+use crate::limits::Limits;
 use crate::record::{LAST_DATE, RecordContent, check_name};
 use crate::record_id::{RecordId, SubscriptionId};
 use crate::revision::Revised;
@@ -123,12 +123,12 @@ impl SubscriptionContent {
     pub fn checked(self) -> Result<Self, InvalidField> {
         check_name("tier", &self.tier)?;
         // The consumer and the dates have to fit into a record, too.
-        self.granting(CallLimits::UNLIMITED).checked()?;
+        self.granting(Limits::UNLIMITED).checked()?;
         Ok(self)
     }
 
     /// Returns the record with which the subscription grants these limits.
-    pub(crate) fn granting(&self, limits: CallLimits) -> RecordContent {
+    pub(crate) fn granting(&self, limits: Limits) -> RecordContent {
         let to = self.to_date.unwrap_or(LAST_DATE);
         RecordContent::new(&self.consumer_id, self.from_date, to, limits)
     }
@@ -138,7 +138,7 @@ impl SubscriptionContent {
     /// The record ends just before `now`. Limits of 0 would do harm. Where another record has no
     /// limit, they would reject all calls. With [`ZeroMeans::Unlimited`](crate::ZeroMeans), a
     /// consumer without another record would have no limit at all.
-    pub(crate) fn ended(&self, limits: CallLimits, now: Timestamp) -> RecordContent {
+    pub(crate) fn ended(&self, limits: Limits, now: Timestamp) -> RecordContent {
         let last = Timestamp::from_micros(now.as_micros().saturating_sub(1));
         let content = self.granting(limits);
         let (from, to) = (content.from_date.min(last), content.to_date.min(last));

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::error::InvalidField;
 use crate::history::HistoryValue;
-use crate::limits::{CallLimits, CallPeriod};
-use crate::record::check_name;
+use crate::limits::Limits;
+use crate::record::{check_name, record_id};
 use crate::revision::{Revised, Revisioned};
 
 /// The content of a tier, such as `gold`. Its limits apply to each member that has no active
@@ -15,7 +15,7 @@ pub struct TierContent {
     /// The name: 1 to 250 bytes, unique. The name of a tier never changes.
     pub name: String,
     /// The limits of each member. Each member has its own counters.
-    pub limits: CallLimits,
+    pub limits: Limits,
 }
 
 impl TierContent {
@@ -26,13 +26,22 @@ impl TierContent {
     /// Returns an error that names the first field that cannot be stored.
     pub fn checked(self) -> Result<Self, InvalidField> {
         check_name("name", &self.name)?;
-        self.limits.check()?;
         Ok(self)
     }
 }
 
 /// A stored tier.
 pub type Tier = Revisioned<TierContent>;
+
+/// The numbers of subjects whose limits a change of a tier changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TierUses {
+    /// The consumers and keys in the tier. Those with an active record have its limits instead.
+    pub members: u64,
+    /// The subscriptions that are active, past due or suspended.
+    pub subscriptions: u64,
+}
 
 /// The membership of a consumer or a key in a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,34 +70,24 @@ impl Revised for TierMember {
 
 /// Returns the realm and the id by which the table of members identifies a subject.
 ///
-/// Returns `None` if the subject cannot have a tier. A consumer needs a textual id, and a key needs
-/// the digest that `KeySecret` creates. So no two subjects have the same row.
+/// Returns `None` if the subject cannot have a tier, because it is neither a consumer nor a key, or
+/// can have no records.
 pub(crate) fn member_key(subject: &Subject) -> Option<(&'static str, String)> {
-    // A subject that includes a route has the tier of its owner.
-    let owner = subject.owner().id();
-    match (subject.realm(), owner.as_text()) {
-        (Realm::Consumer, Some(id)) => Some(("consumer", id.to_owned())),
-        (Realm::Key, None) if !owner.is_of_long_text() => Some(("key", owner.to_string())),
-        _ => None,
-    }
+    let realm = match subject.realm() {
+        Realm::Consumer => "consumer",
+        Realm::Key => "key",
+        _ => return None,
+    };
+    Some((realm, record_id(subject)?.into_owned()))
 }
 
 impl HistoryValue for TierContent {
     fn to_json(&self) -> Value {
-        let mut json = json!({ "name": self.name });
-        for (period, number) in CallPeriod::ALL.into_iter().zip(self.limits.numbers()) {
-            json[period.field()] = number.into();
-        }
-        json
+        json!({ "name": self.name, "limits": self.limits.to_json() })
     }
 
     fn from_json(json: &Value) -> Option<Self> {
-        let mut numbers = [0; 6];
-        for (period, number) in CallPeriod::ALL.into_iter().zip(&mut numbers) {
-            *number = json[period.field()].as_i64()?;
-        }
-        let name = json["name"].as_str()?.to_owned();
-        Some(Self { name, limits: CallLimits::from_numbers(numbers).ok()? })
+        Some(Self { name: json["name"].as_str()?.to_owned(), limits: Limits::from_json(json)? })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
-use rl_records::{ActiveLimits, CallLimit, CallPeriod, Contribution};
+use rl_records::{ActiveLimits, Contribution};
 
 use super::site::Site;
 use super::text;
@@ -43,15 +43,16 @@ pub(super) fn section(
                 table.sums {
                     thead { tr {
                         th scope="col" { "From" }
-                        @for period in CallPeriod::ALL { th.number scope="col" { (text::period(period)) } }
+                        th scope="col" { "Limits" }
                     } }
                     @if !limits.contributions().is_empty() {
                         tbody { @for record in limits.contributions() { (row(site, visitor, record)) } }
                     }
                     tfoot { tr {
-                        th scope="row" { "Limit" }
-                        @for period in CallPeriod::ALL {
-                            td.number data-label=(text::period(period)) { (text::limit(limits.limits().get(period))) }
+                        th scope="row" { "Sum" }
+                        td {
+                            @if limits.is_blocked() { "no call is allowed" }
+                            @else { (text::limits(limits.limits())) }
                         }
                     } }
                 }
@@ -112,16 +113,11 @@ fn row(site: &Site, visitor: &Visitor, record: &Contribution) -> Markup {
                 }
                 @if record.blocks { " " span.state { "blocks" } }
             }
-            @if record.blocks {
-                td colspan="6" { "no call is allowed" }
-            } @else { @for period in CallPeriod::ALL {
-                td.number data-label=(text::period(period)) {
-                    @match record.limits.get(period) {
-                        CallLimit::AtMost(max) => { "+" (text::number(max)) }
-                        CallLimit::Unlimited => { span.faint title="no limit: adds nothing" { "–" } }
-                    }
-                }
-            } }
+            td {
+                @if record.blocks { "no call is allowed" }
+                @else if record.limits.is_empty() { span.faint title="no limit: adds nothing" { "–" } }
+                @else { (text::limits(&record.limits)) }
+            }
         }
     }
 }

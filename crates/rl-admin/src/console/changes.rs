@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
 use rl_records::{
-    AuditEntry, AuditEvent, AuditQuery, CallPeriod, RecordContent, Refusal, SubscriptionContent,
+    AuditEntry, AuditEvent, AuditQuery, Limits, RecordContent, Refusal, SubscriptionContent,
 };
 
 use super::edit_page::label_of;
@@ -93,15 +93,19 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
         let href = site.consumer_link(id);
         html! { a.id href=(href) { (id) } }
     };
+    let subject = |realm: &str, id: &str| match realm {
+        "consumer" => consumer(id),
+        _ => html! { (realm) " " span.id { (id) } },
+    };
     match event {
-        AuditEvent::Record { consumer: id, .. }
-        | AuditEvent::Subscription { consumer: id, .. }
+        AuditEvent::Record { before, after, .. } => {
+            let Some(content) = after.as_ref().or(before.as_ref()) else { return html! { "–" } };
+            subject(content.realm.as_str(), &content.subject_id)
+        }
+        AuditEvent::Subscription { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
         AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
-            if realm == "consumer" {
-                return consumer(id);
-            }
-            html! { (realm) " " span.id { (id) } }
+            subject(realm, id)
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
         // A refused request that names no consumer, or a kind of event that is newer than this
@@ -174,7 +178,7 @@ fn refused(refusal: &Refusal) -> Markup {
 fn record(before: Option<&RecordContent>, after: Option<&RecordContent>) -> Markup {
     let nothing = |content: &RecordContent| {
         let (from, to) = (content.from_date, content.to_date);
-        RecordContent::new(&content.consumer_id, from, to, rl_records::CallLimits::UNLIMITED)
+        RecordContent::new(&content.subject_id, from, to, Limits::UNLIMITED)
     };
     let dates = |content: &RecordContent| {
         format!("{} to {}", text::time(content.from_date), text::time(content.to_date))
@@ -226,10 +230,9 @@ fn shown(content: &RecordContent) -> Vec<(String, String)> {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".to_owned());
     let mut shown =
         vec![("from_date", precise(content.from_date)), ("to_date", precise(content.to_date))];
-    let limits = CallPeriod::ALL;
-    let limits = limits.map(|period| (period.field(), text::limit(content.limits.get(period))));
-    shown.extend(limits);
     shown.extend([
+        ("rule", text(&content.rule)),
+        ("limits", text::limits(&content.limits)),
         ("api_name", text(&content.api_name)),
         ("api_version", text(&content.api_version)),
         ("bank_id", text(&content.bank_id)),

@@ -33,8 +33,7 @@ pub(super) async fn show(
     let time = SelectedTime::read(query.get("at"), now);
 
     let after = query.non_empty("after").and_then(|cursor| cursor.parse().ok());
-    let records =
-        RecordQuery { consumer: Some(id.into()), after, limit: PAGE, ..RecordQuery::default() };
+    let records = RecordQuery { after, limit: PAGE, ..RecordQuery::of_consumer(id) };
     let records = context.records.list(&records).await?;
     let limits = context.records.active_limits(id, time.time).await?;
     let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };

@@ -4,17 +4,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
-use rl_records::{CallLimit, CallLimits, CallPeriod, InvalidField};
+use rl_core::{Limit, ParseLimitError};
+use rl_records::{InvalidField, Limits};
 
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
 use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
-
-/// The description of a valid limit.
-const LIMIT: &str =
-    "nothing or -1 (no limit), 0 (no call), or a number of calls up to 9007199254740991";
 
 /// The invalid fields of a form, each with a message.
 pub(super) type Problems = Vec<(&'static str, String)>;
@@ -40,6 +37,17 @@ impl Rejection {
     /// Returns a rejection with a notice above the form.
     pub(super) fn with_notice(status: StatusCode, notice: Markup) -> Self {
         Self { status, problems: Problems::new(), notice }
+    }
+
+    /// Returns the page of a form whose author asked for the effect of saving it.
+    pub(super) fn preview(effect: &Markup) -> Self {
+        let notice = html! {
+            div.conflict role="status" tabindex="-1" {
+                h2 { "Preview: nothing was saved yet" }
+                p { (effect) }
+            }
+        };
+        Self::with_notice(StatusCode::OK, notice)
     }
 
     /// Returns a rejection because another actor has changed the object.
@@ -115,6 +123,7 @@ impl EditPage<'_> {
                 (content)
                 div.buttons {
                     button.main type="submit" { (self.save) }
+                    button type="submit" name="preview" value="on" { "Preview" }
                     a.button href=(self.back) { "Cancel" }
                 }
             }
@@ -127,104 +136,110 @@ impl EditPage<'_> {
         (status, page(self.site, Some(self.visitor), &title, self.tab, main)).into_response()
     }
 
-    /// Renders the fields of the six limits. `hint` explains an empty field and a 0.
+    /// Renders the field of the limits. `hint` explains an empty field and a 0.
     pub(super) fn limits(&self, hint: &str) -> Markup {
-        html! {
-            fieldset {
-                legend { "Calls" }
-                p.hint #limits-hint { (hint) }
-                div.grid.six { @for period in CallPeriod::ALL {
-                    (self.field(period.field(), "text", text::period(period), ""))
-                } }
-            }
-        }
+        let hint = html! {
+            "One on each line: " code { "100/minute" } ", " code { "5000/day:clock" } ", "
+            code { "5/second:gcra:burst=20" } ", " code { "20/minute:requests" } ", "
+            code { "10000/minute:unit=tokens" } ", " code { "20:concurrency" } ". With "
+            code { ":shadow" } " at its end, a limit only counts. " (hint)
+        };
+        self.field("limits", "lines", "Limits", &hint)
     }
 
     /// Renders a text field.
     pub(super) fn text(&self, name: &'static str, label: &str, hint: &str) -> Markup {
-        self.field(name, "text", label, hint)
+        self.field(name, "text", label, &html! { (hint) })
     }
 
     /// Renders a field for a time.
     pub(super) fn time(&self, name: &'static str, label: &str, hint: &str) -> Markup {
-        self.field(name, "datetime-local", label, hint)
+        self.field(name, "datetime-local", label, &html! { (hint) })
     }
 
-    fn field(&self, name: &'static str, kind: &str, label: &str, hint: &str) -> Markup {
+    fn field(&self, name: &'static str, kind: &str, label: &str, hint: &Markup) -> Markup {
         let problems = self.rejection.iter().flat_map(|rejection| &rejection.problems);
-        let problem = problems.into_iter().find(|(field, _)| *field == name);
-        let is_limit = name.starts_with("per_");
-        let mut described = Vec::new();
-        if problem.is_some() {
-            described.push(format!("{name}-problem"));
-        }
-        if !hint.is_empty() {
-            described.push(format!("{name}-hint"));
-        }
-        if is_limit {
-            described.push("limits-hint".to_owned());
-        }
+        let problems: Vec<_> = problems.filter(|(field, _)| *field == name).collect();
+        let is_wrong = (!problems.is_empty()).then_some("true");
+        let has_hint = !hint.0.is_empty();
+        let described = [(is_wrong.is_some(), "problem"), (has_hint, "hint")];
+        let described = described.into_iter().filter(|(is_shown, _)| *is_shown);
+        let described: Vec<_> = described.map(|(_, what)| format!("{name}-{what}")).collect();
+        let described = (!described.is_empty()).then(|| described.join(" "));
         let step = (kind == "datetime-local").then_some("1");
+        let typed = self.fields.raw(name);
         html! {
             div.field {
                 label for=(name) { (label) }
-                input #(name) type=(kind) name=(name) value=(self.fields.raw(name))
-                    step=[step] inputmode=[is_limit.then_some("numeric")] autocomplete="off"
-                    spellcheck="false"
-                    aria-invalid=[problem.map(|_| "true")]
-                    aria-describedby=[(!described.is_empty()).then(|| described.join(" "))];
-                @if let Some((_, problem)) = problem { p.problem #{ (name) "-problem" } { (problem) } }
-                @if !hint.is_empty() { p.hint #{ (name) "-hint" } { (hint) } }
+                @if kind == "lines" {
+                    textarea #(name) name=(name) rows=(typed.lines().count().max(4))
+                        autocomplete="off" autocapitalize="off" spellcheck="false"
+                        aria-invalid=[is_wrong] aria-describedby=[described] { (typed) }
+                } @else {
+                    input #(name) type=(kind) name=(name) value=(typed) step=[step]
+                        autocomplete="off" spellcheck="false"
+                        aria-invalid=[is_wrong] aria-describedby=[described];
+                }
+                @if is_wrong.is_some() {
+                    div.problem #{ (name) "-problem" } { @for (_, problem) in &problems { p { (problem) } } }
+                }
+                @if has_hint { p.hint #{ (name) "-hint" } { (hint) } }
             }
         }
     }
 }
 
-/// Fills in the fields of the six limits.
-pub(super) fn with_limits(fields: Fields, limits: &CallLimits) -> Fields {
-    CallPeriod::ALL.into_iter().fold(fields, |fields, period| {
-        let typed = match limits.get(period) {
-            CallLimit::AtMost(max) => max.to_string(),
-            CallLimit::Unlimited => String::new(),
-        };
-        fields.with(period.field(), typed)
+/// Fills in the field of the limits.
+pub(super) fn with_limits(fields: Fields, limits: &Limits) -> Fields {
+    let lines: Vec<String> = limits.as_slice().iter().map(Limit::to_string).collect();
+    fields.with("limits", lines.join("\n"))
+}
+
+/// Parses the limits that were typed. Adds a problem for each invalid one.
+pub(super) fn read_limits(form: &Fields, problems: &mut Problems) -> Limits {
+    let typed = form.get("limits").split(['\n', ',']).map(str::trim);
+    let mut limits = Vec::new();
+    for text in typed.filter(|text| !text.is_empty()) {
+        match text.parse() {
+            Ok(limit) => limits.push(limit),
+            Err(error) => problems.push(("limits", wrong_limit(text, &error))),
+        }
+    }
+    Limits::new(limits).unwrap_or_else(|error| {
+        problems.push(problem(&error));
+        Limits::UNLIMITED
     })
 }
 
-/// Parses the six limits that were typed. Adds a problem for each invalid one.
-pub(super) fn read_limits(form: &Fields, problems: &mut Problems) -> CallLimits {
-    CallPeriod::ALL.into_iter().fold(CallLimits::UNLIMITED, |limits, period| {
-        let typed = form.get(period.field());
-        let typed = if typed.is_empty() { "-1" } else { typed };
-        let number = typed.parse().ok();
-        match number.and_then(|number| CallLimit::from_number(period.field(), number).ok()) {
-            Some(limit) => limits.with(period, limit),
-            None => {
-                problems.push((period.field(), format!("Expected {LIMIT}.")));
-                limits
-            }
-        }
-    })
+fn wrong_limit(text: &str, error: &ParseLimitError) -> String {
+    let text: String = text.chars().take(80).collect();
+    format!("{text}, column {}: expected {}.", error.column(), error.expected())
 }
 
 /// Returns the message for a field that the database layer refuses.
 pub(super) fn problem(invalid: &InvalidField) -> (&'static str, String) {
-    (invalid.field(), format!("Expected {}.", invalid.expected()))
+    let message = match invalid.field() {
+        "limits" => format!("{}: expected {}.", invalid.value(), invalid.expected()),
+        _ => format!("Expected {}.", invalid.expected()),
+    };
+    (invalid.field(), message)
 }
 
 /// Returns the label of a field.
 pub(super) fn label_of(field: &str) -> String {
-    let period = CallPeriod::ALL.into_iter().find(|period| period.field() == field);
-    match (period, field) {
-        (Some(period), _) => format!("Calls {}", text::period(period)),
-        (_, "consumer_id") => "Consumer".to_owned(),
-        (_, "from_date") => "From".to_owned(),
-        (_, "to_date") => "To".to_owned(),
-        (_, "api_name") => "API name".to_owned(),
-        (_, "api_version") => "API version".to_owned(),
-        (_, "bank_id") => "Bank".to_owned(),
-        (_, "blocks") => "Blocks".to_owned(),
-        (_, "name") => "Name".to_owned(),
-        (_, other) => other.to_owned(),
-    }
+    let label = match field {
+        "consumer_id" => "Consumer",
+        "subject" => "Subject",
+        "rule" => "Rule",
+        "limits" => "Limits",
+        "from_date" => "From",
+        "to_date" => "To",
+        "api_name" => "API name",
+        "api_version" => "API version",
+        "bank_id" => "Bank",
+        "blocks" => "Blocks",
+        "name" => "Name",
+        other => other,
+    };
+    label.to_owned()
 }

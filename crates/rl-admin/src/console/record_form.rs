@@ -17,7 +17,8 @@ pub(super) fn fields(record: &Record) -> Fields {
     let fields = Fields::default()
         .with("record", record.id.to_string())
         .with("revision", record.revision.to_string())
-        .with("consumer_id", &*content.consumer_id)
+        .with("consumer_id", &*content.subject_id)
+        .with("rule", text(&content.rule))
         .with("api_name", text(&content.api_name))
         .with("api_version", text(&content.api_version))
         .with("bank_id", text(&content.bank_id))
@@ -53,8 +54,19 @@ pub(super) fn read(
         api_name: text("api_name"),
         api_version: text("api_version"),
         bank_id: text("bank_id"),
+        rule: text("rule"),
         blocks: form.non_empty("blocks").is_some(),
         ..RecordContent::new(form.get("consumer_id"), from_date, to_date, limits)
+    };
+    // The subject and the rule of a record never change.
+    let content = match before {
+        Some(RecordContent { realm, subject_id, rule, .. }) => RecordContent {
+            realm: realm.clone(),
+            subject_id: subject_id.clone(),
+            rule: rule.clone(),
+            ..content
+        },
+        None => content,
     };
     // All problems are reported together. The check of the whole record may find one more, which is
     // added unless its field already has a problem.
@@ -79,10 +91,13 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
     html! {
         @if is_new {
             (page.text("consumer_id", "Consumer", "Its id: 1 to 250 bytes."))
+            (page.text("rule", "Rule", "Its name; empty: every rule that takes its limits from records."))
         } @else {
             input type="hidden" name="record" value=(page.fields.get("record"));
             input type="hidden" name="revision" value=(page.fields.get("revision"));
             input type="hidden" name="consumer_id" value=(page.fields.raw("consumer_id"));
+            input type="hidden" name="rule" value=(page.fields.raw("rule"));
+            @if let Some(rule) = page.fields.non_empty("rule") { p { "Under the rule " b.id { (rule) } "." } }
         }
         fieldset {
             legend { "When (UTC)" }
@@ -91,13 +106,13 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
                 (page.time("to_date", "To", "The end of this second."))
             }
         }
-        (page.limits("Empty or -1: no limit from this record. 0: no call, unless another record allows some."))
+        (page.limits("Empty: no limit from this record. A limit of 0 allows no call, unless another record does."))
         @if page.fields.non_empty("asks_unlimited").is_some() {
             input type="hidden" name="asks_unlimited" value="on";
             div.check {
                 input #unlimited type="checkbox" name="unlimited"
                     checked[page.fields.non_empty("unlimited").is_some()];
-                label for="unlimited" { "Let this consumer call without a limit in any period" }
+                label for="unlimited" { "Let this consumer call without a limit" }
             }
         }
         fieldset {
@@ -125,15 +140,13 @@ mod tests {
             .with("consumer_id", "abc")
             .with("from_date", "2026-02-01T12:00")
             .with("to_date", "2026-02-01T12:59:59")
-            .with("per_minute_call_limit", " 100 ")
-            .with("per_hour_call_limit", "-1")
-            .with("per_day_call_limit", "0")
+            .with("limits", " 100/minute \r\n\r\n0/day:gcra, 20:concurrency\r\n")
     }
 
     #[test]
     fn a_record_ends_with_the_last_microsecond_of_the_typed_second() {
         let content = read(&typed(), None).unwrap();
-        assert_eq!(content.limits.numbers(), [-1, 100, -1, 0, -1, -1]);
+        assert_eq!(content.limits.to_string(), "20:concurrency, 100/minute, 0/day:gcra");
         assert_eq!(content.from_date, Timestamp::from_secs(1_769_947_200));
         assert_eq!(content.to_date, Timestamp::from_micros(1_769_950_799_999_999));
         assert!(!content.blocks && content.api_name.is_none());
@@ -156,19 +169,10 @@ mod tests {
         let wrong = typed()
             .with("consumer_id", "")
             .with("from_date", "tomorrow")
-            .with("per_minute_call_limit", "many")
-            .with("per_week_call_limit", "-2")
-            .with("per_month_call_limit", "9007199254740992");
+            .with("limits", "many\n1/hour\n-2/week\n9007199254740992/month");
         let fields: Vec<_> =
             read(&wrong, None).unwrap_err().into_iter().map(|(name, _)| name).collect();
-        let expected = [
-            "per_minute_call_limit",
-            "per_week_call_limit",
-            "per_month_call_limit",
-            "from_date",
-            "consumer_id",
-        ];
-        assert_eq!(fields, expected);
+        assert_eq!(fields, ["limits", "limits", "limits", "from_date", "consumer_id"]);
     }
 
     #[test]
@@ -178,8 +182,8 @@ mod tests {
         };
         let backwards = typed().with("to_date", "2026-01-01T12:00");
         assert_eq!(fields(&backwards), ["from_date"]);
-        let with_a_wrong_limit = backwards.with("per_minute_call_limit", "many");
-        assert_eq!(fields(&with_a_wrong_limit), ["per_minute_call_limit", "from_date"]);
+        let with_a_wrong_limit = backwards.with("limits", "many");
+        assert_eq!(fields(&with_a_wrong_limit), ["limits", "from_date"]);
         assert_eq!(fields(&typed().with("to_date", "tomorrow")), ["to_date"]);
     }
 }

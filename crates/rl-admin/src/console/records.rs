@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use rl_core::Subject;
 use rl_core::time::Timestamp;
-use rl_records::{CallLimits, ChangeError, Record, RecordContent, RecordId};
+use rl_records::{ChangeError, Limits, Record, RecordContent, RecordId};
 
 use super::changes::differences;
 use super::edit_page::{EditPage, Rejection};
@@ -18,8 +18,8 @@ use super::fields::Fields;
 use super::page::{Tab, form_token, page};
 use super::record_form;
 use super::site::Site;
+use super::text;
 use super::visitor::Visitor;
-use super::{text, timeline};
 use crate::access::Role;
 use crate::audit;
 
@@ -55,6 +55,9 @@ pub(super) async fn create(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        return rejected(&form, preview(&site, &content, None).await?);
+    }
     if let Some(rejection) = unconfirmed_unlimited(&site, &form, &content, None).await? {
         return rejected(&form.with("asks_unlimited", "on"), rejection);
     }
@@ -93,6 +96,9 @@ pub(super) async fn update(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        return rejected(&form, preview(&site, &content, Some(id)).await?);
+    }
     if let Some(rejection) = unconfirmed_unlimited(&site, &form, &content, Some(&before)).await? {
         return rejected(&form.with("asks_unlimited", "on"), rejection);
     }
@@ -179,9 +185,38 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
     form_page(site, visitor, true, form, Some(rejection))
 }
 
+/// Returns the effect of a record with this content on the limits of its subject, from its beginning
+/// or from now on. `replaced` is the record that the content replaces.
+async fn preview(
+    site: &Site,
+    content: &RecordContent,
+    replaced: Option<RecordId>,
+) -> Result<Rejection, Failure> {
+    let records = &site.context.records;
+    let at = content.from_date.max(site.context.now());
+    let before = records.active_limits_beside(content, at).await?;
+    let others = before.contributions().iter().filter(|record| Some(record.id) != replaced);
+    let is_blocked = content.blocks || others.clone().any(|record| record.blocks);
+    let after = others.map(|record| &record.limits).chain([&content.limits]);
+    let after = records.aggregation().limits(after);
+    let shown = |is_blocked: bool, limits: &Limits| match is_blocked {
+        true => "no call allowed".to_owned(),
+        false => text::limits(limits),
+    };
+    Ok(Rejection::preview(&html! {
+        @if at > content.to_date { "The record would have ended already, and limit nothing." }
+        @else {
+            "At " (text::time(at)) " UTC, the limits of " b.id { (content.subject_id) }
+            @if let Some(rule) = &content.rule { " under the rule " b.id { (rule) } }
+            " change from " strong { (shown(before.is_blocked(), before.limits())) } " to "
+            strong { (shown(is_blocked, &after)) } "."
+        }
+    }))
+}
+
 /// Returns whether a record lifts every limit, as an empty form does.
 fn lifts_limits(content: &RecordContent) -> bool {
-    content.limits == CallLimits::UNLIMITED && !content.blocks
+    content.limits.is_empty() && !content.blocks
 }
 
 /// Returns a rejection if a record lifts every limit without a confirmation.
@@ -198,7 +233,7 @@ async fn unconfirmed_unlimited(
         return Ok(None);
     }
     let records = &site.context.records;
-    let consumer = &content.consumer_id;
+    let consumer = &content.subject_id;
     let from = content.from_date.max(site.context.now());
     let active = records.active_limits(consumer, from).await?;
     let own = before.map(|before| before.id);
@@ -206,7 +241,7 @@ async fn unconfirmed_unlimited(
     let tier = records.tiers().member(&Subject::consumer(consumer)).await?;
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
-            h2 { "Nothing was saved: this record has no limit in any period" }
+            h2 { "Nothing was saved: this record has no limit" }
             p {
                 @if has_others {
                     "It adds nothing to the other records that are active then. As soon as it is the \
@@ -227,9 +262,8 @@ async fn unconfirmed_unlimited(
 
 /// Logs a change, and redirects to the page of the consumer.
 fn saved(site: &Site, visitor: &Visitor, action: &str, record: &Record) -> Response {
-    let consumer = &record.content.consumer_id;
-    let id = record.id.to_string();
-    audit::record_changed(&visitor.actor, action, consumer, &id, record.revision);
+    let consumer = &record.content.subject_id;
+    audit::record_changed(&visitor.actor, action, record);
     let to = site.link("/consumer", &[("id", consumer), ("done", action)]);
     Redirect::to(&to).into_response()
 }
@@ -256,9 +290,9 @@ fn delete_page(
     changed_by: Option<&str>,
 ) -> Response {
     let content = &record.content;
-    let back = site.consumer_link(&content.consumer_id);
+    let back = site.consumer_link(&content.subject_id);
     let main = html! {
-        p.crumb { a href=(site.path()) { "Consumers" } " / " a.id href=(back) { (content.consumer_id) } }
+        p.crumb { a href=(site.path()) { "Consumers" } " / " a.id href=(back) { (content.subject_id) } }
         h1 { "Delete this record?" }
         @if let Some(by) = changed_by {
             div.conflict role="alert" {
@@ -266,13 +300,12 @@ fn delete_page(
             }
         }
         dl {
-            dt { "Consumer" } dd.id { (content.consumer_id) }
+            dt { "Consumer" } dd.id { (content.subject_id) }
             dt { "From" } dd { (text::time(content.from_date)) " UTC" }
             dt { "To" } dd { (text::time(content.to_date)) " UTC" }
-            dt { "Calls" } dd { (timeline::summary(record)) }
+            dt { "Limits" } dd { (text::limits(&content.limits)) }
             @if content.blocks { dt { "Blocks" } dd { "the consumer, while it is active" } }
         }
-        @if content.limits == CallLimits::UNLIMITED { p.hint { "It has no limits of its own." } }
         p { "The history keeps it. Other records and the tier of the consumer stay." }
         form method="post" action=(site.link("/record/delete", &[])) {
             (form_token(visitor))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::civil::DateTime;
 use rl_core::time::Timestamp;
 use rl_core::{FailureKind, OnFailure};
-use rl_records::{CallLimit, CallPeriod};
+use rl_records::{CallPeriod, Limits};
 
 use crate::context::Context;
 use crate::wire::{civil, instant};
@@ -128,12 +128,9 @@ pub(super) const fn period(period: CallPeriod) -> &'static str {
     }
 }
 
-/// Formats a limit as `1 000`, or as `no limit`.
-pub(super) fn limit(limit: CallLimit) -> String {
-    match limit {
-        CallLimit::AtMost(max) => number(max),
-        CallLimit::Unlimited => "no limit".to_owned(),
-    }
+/// Formats limits as `10/second, 1000/hour`, or as `no limit`.
+pub(super) fn limits(limits: &Limits) -> String {
+    if limits.is_empty() { "no limit".to_owned() } else { limits.to_string() }
 }
 
 #[cfg(test)]

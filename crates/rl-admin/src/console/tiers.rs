@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::Subject;
-use rl_records::{CallPeriod, ChangeError, HistoryQuery, Tier, TierContent, TierMember};
+use rl_records::{ChangeError, HistoryQuery, Tier, TierContent, TierMember};
 
 use super::consumer_id::check_consumer_id;
 use super::edit_page::{EditPage, Problems, Rejection, read_limits, with_limits};
@@ -48,7 +48,7 @@ pub(super) async fn list(
             div.scroll tabindex="0" role="region" aria-label="Tiers" { table.sums {
                 thead { tr {
                     th scope="col" { "Tier" }
-                    @for period in CallPeriod::ALL { th.number scope="col" { (text::period(period)) } }
+                    th scope="col" { "Limits" }
                 } }
                 tbody { @for tier in &tiers { tr {
                     th scope="row" {
@@ -57,7 +57,7 @@ pub(super) async fn list(
                             a href=(site.link("/tier/edit", &[("name", name)])) { (name) }
                         } @else { (name) }
                     }
-                    @for period in CallPeriod::ALL { td.number data-label=(text::period(period)) { (text::limit(tier.content.limits.get(period))) } }
+                    td { (text::limits(&tier.content.limits)) }
                 } } }
             } }
         }
@@ -76,7 +76,7 @@ pub(super) async fn list(
     Ok(page(&site, Some(&visitor), "Tiers", Tab::Tiers, main))
 }
 
-/// Describes a change of a tier, period by period.
+/// Describes a change of a tier.
 pub(super) fn describe_change(before: Option<&TierContent>, after: Option<&TierContent>) -> Markup {
     let name = after.or(before).map_or("", |tier| &tier.name);
     let verb = match (before, after) {
@@ -84,22 +84,15 @@ pub(super) fn describe_change(before: Option<&TierContent>, after: Option<&TierC
         (_, None) => "Tier deleted",
         _ => "Tier changed",
     };
-    let shown = |tier: Option<&TierContent>, period| {
-        tier.map_or_else(|| "no limit".to_owned(), |tier| text::limit(tier.limits.get(period)))
-    };
+    let limits = |tier: &TierContent| text::limits(&tier.limits);
     html! {
         strong { (verb) } " " b.id { (name) }
-        ul.steps { @for period in CallPeriod::ALL {
-            @let (was, is) = (shown(before, period), shown(after, period));
-            @if was != is {
-                li {
-                    "Calls " (text::period(period)) ": "
-                    @if before.is_some() && after.is_some() {
-                        del { (was) } span aria-hidden="true" { " → " }
-                    }
-                    ins { (if after.is_some() { is } else { was }) }
-                }
+        ul.steps { li {
+            "Limits: "
+            @if let (Some(before), Some(_)) = (before, after) {
+                del { (limits(before)) } span aria-hidden="true" { " → " }
             }
+            @if let Some(tier) = after.or(before) { ins { (limits(tier)) } }
         } }
     }
 }
@@ -125,6 +118,11 @@ pub(super) async fn create(
         Ok(content) => content,
         Err(problems) => return rejected(Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        let limits = text::limits(&content.limits);
+        let effect = html! { "The tier has the limits " strong { (limits) } "." };
+        return rejected(Rejection::preview(&effect));
+    }
     match site.context.records.tiers().create(content, visitor.actor.author()).await {
         Ok(tier) => Ok(saved(&site, &visitor, "created", &tier)),
         Err(ChangeError::Invalid(field)) => rejected(Rejection::invalid_field(&field)),
@@ -149,7 +147,21 @@ pub(super) async fn edit(
     let fields = Fields::default().with("name", &*tier.content.name);
     let fields = fields.with("revision", tier.revision.to_string());
     let fields = with_limits(fields, &tier.content.limits);
+    let fields = with_uses(&site, fields).await?;
     Ok(form_page(&site, &visitor, false, &fields, None))
+}
+
+/// Adds the sentence about the consumers and keys to which a change of the tier applies.
+async fn with_uses(site: &Site, fields: Fields) -> Result<Fields, Failure> {
+    let uses = site.context.records.tiers().uses(fields.get("name")).await?;
+    let counted = |count: u64, one: &str, many: &str| {
+        let noun = if count == 1 { one } else { many };
+        format!("{} {noun}", text::number(count))
+    };
+    let members = counted(uses.members, "member", "members");
+    let subscriptions = counted(uses.subscriptions, "subscription", "subscriptions");
+    let sentence = format!("A change applies to {members} and {subscriptions}.");
+    Ok(fields.with("uses", sentence))
 }
 
 /// Saves the form of a tier.
@@ -165,6 +177,13 @@ pub(super) async fn update(
         Ok(content) => content,
         Err(problems) => return rejected(&form, Rejection::invalid(problems)),
     };
+    if form.non_empty("preview").is_some() {
+        let before = site.context.records.tiers().read(&content.name).await?.ok_or_else(no_tier)?;
+        let [before, after] = [&before.content, &content].map(|tier| text::limits(&tier.limits));
+        let effect =
+            html! { "The limits change from " strong { (before) } " to " strong { (after) } "." };
+        return rejected(&with_uses(&site, form).await?, Rejection::preview(&effect));
+    }
     let by = visitor.actor.author();
     match site.context.records.tiers().update(content.clone(), revision(&form), by).await {
         Ok(tier) => Ok(saved(&site, &visitor, "updated", &tier)),
@@ -229,7 +248,8 @@ fn form_page(
             input type="hidden" name="name" value=(fields.raw("name"));
             input type="hidden" name="revision" value=(fields.get("revision"));
         }
-        (page.limits("Empty or -1: no limit. 0: no call."))
+        (page.limits("Empty: no limit. A limit of 0 allows no call."))
+        @if let Some(uses) = fields.non_empty("uses") { p { (uses) } }
     };
     let footer = html! {
         @if !is_new && visitor.actor.has(Role::CanDeleteRateLimits) {
@@ -256,13 +276,10 @@ fn revision(form: &Fields) -> i64 {
     form.get("revision").parse().unwrap_or_default()
 }
 
-/// Returns the periods whose saved limit differs from the typed one, each with both limits.
+/// Returns the saved limits and the typed ones, if they differ.
 fn differences(saved: &TierContent, typed: &TierContent) -> Vec<(String, String, String)> {
-    let limit = |tier: &TierContent, period| text::limit(tier.limits.get(period));
-    let all = CallPeriod::ALL.into_iter().map(|period| {
-        (format!("Calls {}", text::period(period)), limit(saved, period), limit(typed, period))
-    });
-    all.filter(|(_, saved, typed)| saved != typed).collect()
+    let [saved, typed] = [saved, typed].map(|tier| text::limits(&tier.limits));
+    if saved == typed { Vec::new() } else { vec![("Limits".to_owned(), saved, typed)] }
 }
 
 /// Logs a change, and redirects to the list of tiers.

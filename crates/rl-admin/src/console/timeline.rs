@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
-use rl_records::{CallLimit, CallPeriod, Record};
+use rl_records::Record;
 
 use super::active::SelectedTime;
 use super::site::Site;
@@ -119,7 +119,7 @@ fn line(
                     } @else { (dates) }
                     " " span.state { (if content.blocks { "blocks, " } else { "" }) (word) }
                 }
-                p.limits { (summary(record)) }
+                p.limits { (text::limits(&content.limits)) }
                 @if let Some(scope) = scope(record) { p.hint { (scope) } }
             }
             div.when {
@@ -143,23 +143,11 @@ fn line(
     }
 }
 
-/// Formats the limits of a record as `10 per second, 100 per minute`.
-pub(super) fn summary(record: &Record) -> String {
-    let parts =
-        CallPeriod::ALL.into_iter().filter_map(|period| match record.content.limits.get(period) {
-            CallLimit::AtMost(max) => {
-                Some(format!("{} {}", text::number(max), text::period(period)))
-            }
-            CallLimit::Unlimited => None,
-        });
-    let parts: Vec<String> = parts.collect();
-    if parts.is_empty() { "no limit in any period".to_owned() } else { parts.join(", ") }
-}
-
-/// Returns the API name, the version and the bank of a record, if it has any.
+/// Returns the rule, the API name, the version and the bank of a record, if it has any.
 fn scope(record: &Record) -> Option<String> {
     let content = &record.content;
-    let parts = [&content.api_name, &content.api_version, &content.bank_id];
+    let rule = content.rule.as_ref().map(|rule| format!("rule {rule}"));
+    let parts = [&rule, &content.api_name, &content.api_version, &content.bank_id];
     let parts: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
     (!parts.is_empty()).then(|| parts.join(" · "))
 }

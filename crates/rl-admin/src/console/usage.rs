@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::rules::CountingRule;
 use rl_core::{Decision, LimitStatus, MAX_UNITS, StoreError, Subject};
-use rl_records::{CallPeriod, HistoryQuery};
+use rl_records::{CallLimit, CallLimits, CallPeriod, HistoryQuery, Limits};
 use sha2::{Digest, Sha256};
 
 use super::consumer_id::check_consumer_id;
@@ -59,7 +59,12 @@ impl Bar {
     /// Returns a bar for each of the six periods, and for each other limit.
     fn of_records(usage: &Decision) -> Vec<Self> {
         let of_period = |period: CallPeriod| {
-            usage.limits().position(|limit| limit.limit().period() == period.period())
+            // Other limits of the same period have bars of their own.
+            let plain = Limits::from(CallLimits::UNLIMITED.with(period, CallLimit::AtMost(1)));
+            let plain = plain.as_slice().first().copied();
+            usage
+                .limits()
+                .position(|limit| plain.is_some_and(|plain| plain.shares_state_with(limit.limit())))
         };
         let shown = CallPeriod::ALL.map(of_period);
         let periods = CallPeriod::ALL.into_iter().zip(shown).map(|(period, position)| Self {
@@ -239,7 +244,7 @@ async fn version(site: &Site, consumer: &str) -> String {
     };
     let change = changes.first().map(|change| change.number);
     let records: Vec<_> = active.contributions().iter().map(|record| record.id).collect();
-    let seen = (change, records, active.limits().numbers(), tier.map(|member| member.revision));
+    let seen = (change, records, active.limits().to_string(), tier.map(|member| member.revision));
     let digest = Sha256::digest(format!("{seen:?}"));
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -163,8 +163,8 @@ impl<'de> Deserialize<'de> for Keys {
 mod tests {
     use super::*;
     use crate::wire::{
-        DatesInput, MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, StatusInput,
-        SubscriptionInput, TierUpdate, UntilInput,
+        DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
+        ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
     };
 
     fn problem(json: &[u8]) -> String {
@@ -224,6 +224,8 @@ mod tests {
             assert_eq!(listed, known, "{}", std::any::type_name::<T>());
         }
         check::<RateLimitInput>();
+        check::<LimitsInput>();
+        check::<LimitsUpdate>();
         check::<SubscriptionInput>();
         check::<StatusInput>();
         check::<DatesInput>();

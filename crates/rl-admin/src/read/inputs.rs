@@ -3,8 +3,8 @@
 
 use super::body::Input;
 use crate::wire::{
-    DatesInput, MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, StatusInput,
-    SubscriptionInput, TierUpdate, UntilInput,
+    DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
+    ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
 };
 
 impl Input for RateLimitInput {
@@ -29,10 +29,24 @@ impl Input for RateLimitInput {
     ];
 }
 
+impl Input for LimitsInput {
+    const REQUIRED: &'static [&'static str] =
+        &["realm", "subject", "limits", "from_date", "to_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["rule", "blocks"];
+}
+
+impl Input for LimitsUpdate {
+    const REQUIRED: &'static [&'static str] = &["limits", "from_date", "to_date"];
+
+    const OPTIONAL: &'static [&'static str] = &["blocks"];
+}
+
 impl Input for TierUpdate {
     const REQUIRED: &'static [&'static str] = &[];
 
     const OPTIONAL: &'static [&'static str] = &[
+        "limits",
         "per_second_call_limit",
         "per_minute_call_limit",
         "per_hour_call_limit",

@@ -24,7 +24,7 @@ pub(crate) use path::{
     ResourceName, SubscriptionIdParam, TierName, period_of,
 };
 pub(crate) use query::{
-    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchNames,
-    SearchSubscriptions, TopQuery, UsageQuery,
+    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchLimits,
+    SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
 };
-pub(crate) use subject::SubjectParams;
+pub(crate) use subject::{SubjectParams, subject_of_body};

@@ -8,7 +8,7 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
 
 use crate::error::ApiError;
-use crate::wire::{Hour, Name};
+use crate::wire::{Hour, Name, RealmText};
 
 /// A parameter of the path.
 pub(crate) struct PathParam<T>(pub(crate) T);
@@ -171,21 +171,11 @@ impl PathSegment for RealmName {
     const NAME: &'static str = "REALM";
 
     fn read(text: &str) -> Result<Self, ApiError> {
-        let known =
-            [Realm::Ip, Realm::Key, Realm::Consumer, Realm::User, Realm::Global, Realm::Unknown];
-        if let Some(realm) = known.into_iter().find(|realm| realm.as_str() == text) {
-            return Ok(Self(realm));
-        }
-        let expected =
-            "ip, key, consumer, user, global, unknown, or 1 to 32 characters of a-z, 0-9, _ and -";
-        Realm::custom(text).map(Self).map_err(|_| ApiError::invalid(Self::NAME, expected))
+        let wrong = || ApiError::invalid(Self::NAME, RealmText::EXPECTED);
+        RealmText::parse(text).map(|realm| Self(realm.0)).ok_or_else(wrong)
     }
 
     fn schema() -> ObjectBuilder {
-        ObjectBuilder::new()
-            .schema_type(Type::String)
-            .pattern(Some("^[a-z0-9_-]{1,32}$"))
-            .description(Some("A realm: ip, key, consumer, user, or a declared one"))
-            .examples(["ip"])
+        RealmText::schema()
     }
 }

@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 use crate::last_hour::Ranking;
-use crate::wire::{Date, Name, SubscriptionStatus};
+use crate::wire::{Date, Name, RealmText, SubscriptionStatus};
 
 /// The parameters of the query string.
 pub(crate) struct QueryParams<T>(pub(crate) T);
@@ -63,6 +63,37 @@ impl<'de, const MAX: u32> Deserialize<'de> for PageSize<MAX> {
 #[into_params(parameter_in = Query)]
 pub(crate) struct Search {
     /// Selects the records whose consumer id contains this text, whatever the case of letters.
+    #[param(value_type = Option<Name>)]
+    pub(crate) search: Option<Name>,
+    /// Selects the records that are active at this time.
+    #[param(value_type = Option<Date>)]
+    pub(crate) active_at: Option<Date>,
+    /// The size of the page.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the previous page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) after: Option<RecordCursor>,
+}
+
+/// Selects a page of records of any subject.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchLimits {
+    /// Selects the records of subjects of this realm.
+    #[param(value_type = Option<RealmText>)]
+    pub(crate) realm: Option<RealmText>,
+    /// Selects the records of subjects with this id. With the realm, an address may be in any
+    /// notation.
+    #[param(value_type = Option<Name>)]
+    pub(crate) subject: Option<Name>,
+    /// Selects the records under this rule.
+    #[param(example = "login")]
+    pub(crate) rule: Option<String>,
+    /// Selects the records whose subject contains this text, whatever the case of letters.
     #[param(value_type = Option<Name>)]
     pub(crate) search: Option<Name>,
     /// Selects the records that are active at this time.

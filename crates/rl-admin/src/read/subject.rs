@@ -11,6 +11,7 @@ use utoipa::openapi::path::{Parameter, ParameterIn};
 use super::path::{PathParam, RealmName, SubjectText};
 use crate::context::Context;
 use crate::error::ApiError;
+use crate::subject_rules::name_of;
 
 /// The subject that a path names by realm and id, in the form in which the limiter counts it.
 pub(crate) struct SubjectParams(pub(crate) Subject);
@@ -56,6 +57,20 @@ pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subje
         }
         realm => Ok(Subject::new(realm, id)),
     }
+}
+
+/// Returns the subject that a body or a query names by realm and id, and the id of its records.
+pub(crate) fn subject_of_body(
+    context: &Context,
+    realm: Realm,
+    id: &str,
+) -> Result<(Realm, String), ApiError> {
+    let subject = subject(context, realm, id);
+    let subject = subject
+        .map_err(|error| error.renamed("SUBJECT_ID", "subject").renamed("REALM", "realm"))?;
+    let (realm, name) = (subject.realm().clone(), name_of(&subject));
+    let id = name.split_once('/').map_or(&*name, |(_, id)| id);
+    Ok((realm, id.to_owned()))
 }
 
 /// Returns the subject of an address in any notation. Accepts a network too, if it is as large as

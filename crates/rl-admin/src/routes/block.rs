@@ -55,8 +55,7 @@ pub(super) async fn put(
     let block =
         context.records.block(consumer.as_str(), until, change.expected(), change.author()).await;
     let block = block.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
-    let id = block.id.to_string();
-    audit::record_changed(&actor, "blocked", consumer.as_str(), &id, block.revision);
+    audit::record_changed(&actor, "blocked", &block);
     Ok(written_record(&context, StatusCode::OK, &block).await)
 }
 
@@ -75,7 +74,6 @@ pub(super) async fn delete(
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let gone = context.records.unblock(consumer.as_str(), change.expected(), change.author()).await;
     let gone = gone.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
-    let id = gone.id.to_string();
-    audit::record_changed(&actor, "unblocked", consumer.as_str(), &id, gone.revision);
+    audit::record_changed(&actor, "unblocked", &gone);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -17,7 +17,7 @@ use crate::read::{
     Allowed, Body, CanReadCallLimits, CanSetCallLimits, ConsumerId, IfMatch, PathParam,
 };
 use crate::subject_rules::SubjectRules;
-use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput};
+use crate::wire::{CallLimitsAndState, CallState, LimitTexts, RateLimit, RateLimitInput};
 
 /// Reports the active limits of a consumer, and its usage
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
@@ -37,7 +37,7 @@ pub(super) async fn read(
     };
     Ok(Json(CallLimitsAndState {
         rule: main.flatten().map(ToOwned::to_owned),
-        limits: Limits::of(&active.limits()),
+        limits: LimitTexts::of(active.limits()),
         current_state: state.clone(),
         redis_call_limit: state,
         note: found.note(),
@@ -73,10 +73,11 @@ pub(super) async fn put(
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let content = input.into_content(&consumer);
     let put = context.records.upsert(content, change.expected(), change.author()).await;
-    let record =
-        put.map_err(|error| change.error(error, || ApiError::not_found("a record to set")))?;
-    let id = record.id.to_string();
-    audit::record_changed(&actor, "set", consumer.as_str(), &id, record.revision);
+    let not_found = || ApiError::not_found("a record to set");
+    let record = put.map_err(|error| {
+        responses::wrong_number(&error).unwrap_or_else(|| change.error(error, not_found))
+    })?;
+    audit::record_changed(&actor, "set", &record);
     let tag = [(header::ETAG, etag(record.revision))];
     let warning = responses::warning(&context, &record).await;
     let record = RateLimit::of(&record).with_warning(warning);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use rl_records::{AuditQuery, HistoryQuery};
+use rl_records::{AuditQuery, HistoryQuery, RecordId};
 
 use super::subscriptions;
 use crate::context::Context;
@@ -77,9 +77,29 @@ pub(super) async fn of_record(
     PathParam(RateLimitingId(id)): PathParam<RateLimitingId>,
     QueryParams(history): QueryParams<History>,
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
-    let owner = Some(consumer.as_str().to_owned());
-    let item = Some(id.to_string());
-    let limit = history.limit.0;
+    record_page(&context, Some(consumer.as_str().to_owned()), id, &history).await
+}
+
+/// Lists the changes of a record of any subject, the newest first, even after it was deleted
+#[utoipa::path(get, path = "/management/limits/{RATE_LIMITING_ID}/history", tag = "history",
+    params(PathParam<RateLimitingId>, History),
+    responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]
+pub(super) async fn of_limits(
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(RateLimitingId(id)): PathParam<RateLimitingId>,
+    QueryParams(history): QueryParams<History>,
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    record_page(&context, None, id, &history).await
+}
+
+async fn record_page(
+    context: &Context,
+    owner: Option<String>,
+    id: RecordId,
+    history: &History,
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    let (item, limit) = (Some(id.to_string()), history.limit.0);
     let query = HistoryQuery { owner, item, before: history.before, limit };
     let changes = context.records.history(&query).await?;
     let next = next(limit, changes.iter().map(|change| change.number));

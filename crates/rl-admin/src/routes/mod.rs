@@ -8,6 +8,7 @@ mod counters;
 mod explain;
 mod history;
 mod info;
+mod limits;
 mod rate_limits;
 mod resources;
 mod responses;
@@ -64,6 +65,9 @@ fn described() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(rate_limits::list, rate_limits::create))
         .routes(routes!(rate_limits::read, rate_limits::update, rate_limits::delete))
         .routes(routes!(rate_limits::search))
+        .routes(routes!(limits::list, limits::create))
+        .routes(routes!(limits::read, limits::update, limits::delete))
+        .routes(routes!(history::of_limits))
         .routes(routes!(active::now))
         .routes(routes!(active::hour))
         .routes(routes!(counters::read, counters::reset))

@@ -4,10 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use rl_records::RecordQuery;
+use rl_core::Realm;
+use rl_records::{RecordContent, RecordQuery};
 
 use super::responses::{
-    ChangeRequest, change_error, record, record_not_found, record_of, written_record,
+    ChangeRequest, change_error, record, record_not_found, record_of, written_record, wrong_number,
 };
 use crate::audit;
 use crate::context::Context;
@@ -29,8 +30,8 @@ pub(super) async fn list(
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     QueryParams(search): QueryParams<Search>,
 ) -> Result<Json<RateLimits>, ApiError> {
-    let consumer = Some(consumer.as_str().to_owned());
-    page(&context, RecordQuery { consumer, ..query(search) }).await
+    let subject = Some(consumer.as_str().to_owned());
+    page(&context, RecordQuery { subject, ..query(search) }).await
 }
 
 /// Lists the records of all consumers, or those that match a search
@@ -47,15 +48,19 @@ pub(super) async fn search(
 fn query(search: Search) -> RecordQuery {
     let Search { search, active_at, limit, after } = search;
     RecordQuery {
-        consumer: None,
+        realm: Some(Realm::Consumer),
         search: search.map(String::from),
         active_at: active_at.map(|date| date.0),
         after,
         limit: limit.0,
+        ..RecordQuery::default()
     }
 }
 
-async fn page(context: &Context, query: RecordQuery) -> Result<Json<RateLimits>, ApiError> {
+pub(super) async fn page(
+    context: &Context,
+    query: RecordQuery,
+) -> Result<Json<RateLimits>, ApiError> {
     let page = context.records.list(&query).await?;
     let limits = page.records.iter().map(RateLimit::of).collect();
     Ok(Json(RateLimits { limits, next: page.next.map(|cursor| cursor.to_string()) }))
@@ -74,8 +79,10 @@ pub(super) async fn create(
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
     let created = context.records.create(input.into_content(&consumer), actor.author()).await;
-    let created = created.map_err(|error| change_error(&context, &actor, &request, error))?;
-    audit::record_changed(&actor, "created", consumer.as_str(), &created.id.to_string(), 1);
+    let created = created.map_err(|error| {
+        wrong_number(&error).unwrap_or_else(|| change_error(&context, &actor, &request, error))
+    })?;
+    audit::record_changed(&actor, "created", &created);
     Ok(written_record(&context, StatusCode::CREATED, &created).await)
 }
 
@@ -98,7 +105,7 @@ pub(super) async fn read(
 ///
 /// With `If-Match`, the response is 412 unless the record has the given revision. A block stays a
 /// block. A change that blocks or unblocks the consumer at any time also requires the role for
-/// that.
+/// that. A record whose limits six numbers cannot express is 409.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch), request_body = RateLimitInput,
@@ -113,16 +120,23 @@ pub(super) async fn update(
 ) -> Result<Response, ApiError> {
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
-    if record_of(&context, &consumer, id).await?.is_none() {
+    let Some(found) = record_of(&context, &consumer, id).await? else {
         return Err(change.not_found(record_not_found(id)));
+    };
+    if found.content.limits.call_limits().is_none() {
+        let message = format!(
+            "six numbers cannot express the limits of this record: change it at /management/limits/{id}"
+        );
+        return Err(ApiError::new(StatusCode::CONFLICT, message));
     }
-    let content = input.into_content(&consumer);
+    let content = RecordContent { rule: found.content.rule, ..input.into_content(&consumer) };
     let expected = change.expected();
     let author = change.author();
     let updated = context.records.update_limits(id, content, expected, author).await;
-    let updated = updated.map_err(|error| change.error(error, || record_not_found(id)))?;
-    let revision = updated.revision;
-    audit::record_changed(&actor, "updated", consumer.as_str(), &id.to_string(), revision);
+    let updated = updated.map_err(|error| {
+        wrong_number(&error).unwrap_or_else(|| change.error(error, || record_not_found(id)))
+    })?;
+    audit::record_changed(&actor, "updated", &updated);
     Ok(written_record(&context, StatusCode::OK, &updated).await)
 }
 
@@ -148,6 +162,6 @@ pub(super) async fn delete(
     }
     let gone = context.records.delete(id, change.expected(), change.author()).await;
     let gone = gone.map_err(|error| change.error(error, || record_not_found(id)))?;
-    audit::record_changed(&actor, "deleted", consumer.as_str(), &id.to_string(), gone.revision);
+    audit::record_changed(&actor, "deleted", &gone);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use rl_core::Subject;
+use rl_core::{Limit, Realm, Subject};
 use rl_records::{
-    Author, CallLimits, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit,
+    Author, CallPeriod, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit,
     Revised, lifts,
 };
 
@@ -14,7 +14,7 @@ use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 use crate::error::{ApiError, etag};
 use crate::read::IfMatch;
-use crate::subject_rules::note_on_unenforced_records;
+use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
 use crate::wire::{Name, RateLimit, Resource};
 
 /// Responds with a record and its `ETag`.
@@ -40,9 +40,19 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
 /// Returns a warning if no rule enforces a record, or if it has no limit and so lifts those of a
 /// tier or the defaults.
 pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
-    let consumer = Subject::consumer(&record.content.consumer_id);
-    if let Some(note) = note_on_unenforced_records(context, &consumer) {
+    let subject = record.content.subject();
+    if let Some(note) = note_on_unenforced_records(context, &subject) {
         return Some(note);
+    }
+    let rules = rules_with_source(context, &subject).unwrap_or_default();
+    if let Some(name) = &record.content.rule
+        && !context.is_stand_alone
+        && !rules.iter().any(|rule| *rule.name == **name)
+    {
+        return Some(format!(
+            "No rule of the name {name} takes the limits of this subject from records, so the record \
+             limits nothing."
+        ));
     }
     let warning = lifted_limits(context, record).await;
     warning.unwrap_or_else(|error| {
@@ -60,24 +70,26 @@ async fn lifted_limits(
 ) -> Result<Option<String>, DatabaseError> {
     let records = &context.records;
     let content = &record.content;
-    let consumer = Subject::consumer(&content.consumer_id);
+    // The limits that a record of another subject replaces are unknown here.
+    if content.realm != Realm::Consumer || content.rule.is_some() {
+        return Ok(None);
+    }
+    let consumer = content.subject();
     let (limits, of) = match records.tiers().member(&consumer).await? {
         Some(member) => match records.tiers().read(&member.tier).await? {
             Some(tier) => (tier.content.limits, format!("of the tier {}", tier.content.name)),
             None => return Ok(None),
         },
-        None => (records.aggregation().defaults, "that hold by default".to_owned()),
+        None => (records.aggregation().defaults.clone(), "that hold by default".to_owned()),
     };
     let at = content.from_date.max(context.now());
     if !lifts(&limits, content) || at > content.to_date {
         return Ok(None);
     }
-    let active = records.active_limits(&content.consumer_id, at).await?;
-    let is_unlimited = active.limits() == CallLimits::UNLIMITED;
+    let active = records.active_limits(&content.subject_id, at).await?;
+    let is_unlimited = active.limits().is_empty();
     Ok(is_unlimited.then(|| {
-        format!(
-            "the record has no limit in any period: while it is active, the limits {of} do not hold"
-        )
+        format!("the record has no limit: while it is active, the limits {of} do not hold")
     }))
 }
 
@@ -94,7 +106,10 @@ pub(super) async fn record_of(
     id: RecordId,
 ) -> Result<Option<Record>, ApiError> {
     let found = context.records.read(id).await?;
-    Ok(found.filter(|record| record.content.consumer_id == consumer.as_str()))
+    Ok(found.filter(|record| {
+        let content = &record.content;
+        content.realm == Realm::Consumer && content.subject_id == consumer.as_str()
+    }))
 }
 
 pub(super) fn record_not_found(id: RecordId) -> ApiError {
@@ -151,6 +166,14 @@ impl<'a> ChangeRequest<'a> {
             error => change_error(self.context, self.actor, self.request, error),
         }
     }
+}
+
+/// Returns the error for one of six numbers, if a change was refused because of its limit.
+pub(super) fn wrong_number<T>(error: &ChangeError<T>) -> Option<ApiError> {
+    let ChangeError::Invalid(invalid) = error else { return None };
+    let limit: Limit = invalid.value().parse().ok()?;
+    let number = CallPeriod::ALL.into_iter().find(|one| one.period() == limit.period())?;
+    Some(ApiError::invalid(number.field(), invalid.expected()))
 }
 
 /// Converts the error of a change into a response, and records the refusal if a role was missing.

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
 use rl_records::{
-    Author, CallLimits, ChangeError, Subscription as Stored, SubscriptionId, SubscriptionQuery,
+    Author, ChangeError, Subscription as Stored, SubscriptionId, SubscriptionQuery,
     SubscriptionStatus as StoredStatus,
 };
 
@@ -41,7 +41,7 @@ async fn warning(context: &Context, stored: &Stored) -> Option<String> {
         return None;
     }
     match context.records.active_limits(consumer, context.now()).await {
-        Ok(active) => (active.limits() == CallLimits::UNLIMITED).then(|| {
+        Ok(active) => active.limits().is_empty().then(|| {
             "the consumer has no limit now: no record, tier or default limits its calls".to_owned()
         }),
         Err(error) => {

@@ -67,7 +67,8 @@ pub(super) async fn create(
     PathParam(TierName(name)): PathParam<TierName>,
     Body(input): Body<TierUpdate>,
 ) -> Result<Response, ApiError> {
-    let created = context.records.tiers().create(input.into_content(&name), actor.name()).await;
+    let content = input.into_content(&name)?;
+    let created = context.records.tiers().create(content, actor.name()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { .. } => {
             let message = format!("the tier {} exists already", name.as_str());
@@ -96,7 +97,7 @@ pub(super) async fn update(
 ) -> Result<Response, ApiError> {
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
-    let content = input.into_content(&name);
+    let content = input.into_content(&name)?;
     let updated = context.records.tiers().update(content, change.expected(), change.author()).await;
     let updated = updated.map_err(|error| change.error(error, || no_tier(&name)))?;
     audit::tier_changed(&actor, "updated", name.as_str(), updated.revision);

@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::date::Date;
+use super::limits::{numbers_of, texts_of};
 
 /// The combined limits of the records of a consumer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -25,6 +26,10 @@ pub(crate) struct ActiveRateLimits {
     active_per_week_rate_limit: i64,
     #[schema(minimum = -1)]
     active_per_month_rate_limit: i64,
+    /// All active limits, the shortest period first. If six numbers cannot express them, the numbers
+    /// above are -1.
+    #[schema(example = json!(["10/second", "10000/minute:unit=tokens"]))]
+    active_limits: Vec<String>,
     /// The rules that get the limits of the consumer from a source, such as these records. `null`
     /// if the limiter has no rules.
     #[schema(required = true)]
@@ -41,7 +46,8 @@ impl ActiveRateLimits {
         applied_by: Option<Vec<String>>,
         note: Option<String>,
     ) -> Self {
-        let number = |period| active.limits().get(period).as_number();
+        let numbers = numbers_of(active.limits());
+        let number = |period| numbers.get(period).as_number();
         Self {
             considered_rate_limit_ids: active.considered_ids().map(|id| id.to_string()).collect(),
             active_at_date: Date(at),
@@ -51,6 +57,7 @@ impl ActiveRateLimits {
             active_per_day_rate_limit: number(CallPeriod::Day),
             active_per_week_rate_limit: number(CallPeriod::Week),
             active_per_month_rate_limit: number(CallPeriod::Month),
+            active_limits: texts_of(active.limits()),
             applied_by,
             note,
         }

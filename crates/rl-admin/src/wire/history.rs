@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::date::Date;
-use super::limits::Limits;
+use super::limits::LimitTexts;
 use super::record::Content;
 use super::resource::ResourceContent;
 use super::subscription::SubscriptionState;
@@ -65,7 +65,7 @@ pub(crate) struct HistoryEntry {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum About {
-    /// A record of a consumer.
+    /// A record of a subject.
     Record,
     /// A tier.
     Tier,
@@ -96,7 +96,7 @@ enum HistoryState {
 struct TierState {
     name: String,
     #[serde(flatten)]
-    limits: Limits,
+    limits: LimitTexts,
 }
 
 /// The tier to which a subject belongs.
@@ -136,15 +136,16 @@ impl HistoryEntry {
 
     fn of_event(number: i64, at: Timestamp, by: String, event: AuditEvent) -> Self {
         let tier = |tier: TierContent| {
-            HistoryState::Tier(TierState { name: tier.name, limits: Limits::of(&tier.limits) })
+            HistoryState::Tier(TierState { name: tier.name, limits: LimitTexts::of(&tier.limits) })
         };
         let member = |tier| HistoryState::Member(MemberState { tier });
         let (about, kind, item, subject, before, after) = match event {
-            AuditEvent::Record { id, consumer, before, after } => {
+            AuditEvent::Record { id, before, after } => {
+                let subject = after.as_ref().or(before.as_ref()).map(subject_of);
                 let record = |content: &RecordContent| HistoryState::Record(Content::of(content));
                 let (before, after) = (before.as_ref().map(record), after.as_ref().map(record));
                 let kind = EventKind::of_sides(before.is_some(), after.is_some());
-                (About::Record, kind, id, Some(format!("consumer/{consumer}")), before, after)
+                (About::Record, kind, id, subject, before, after)
             }
             AuditEvent::Tier { name, before, after } => {
                 let kind = EventKind::of_sides(before.is_some(), after.is_some());
@@ -189,7 +190,7 @@ impl HistoryEntry {
             at: Date(change.at),
             kind: EventKind::of_change(&change),
             about: About::Record,
-            subject: content.map(|content| format!("consumer/{}", content.consumer_id)),
+            subject: content.map(subject_of),
             before: change.before.as_ref().map(record),
             after: change.after.as_ref().map(record),
             by: change.by,
@@ -205,6 +206,11 @@ impl HistoryEntry {
         let event = AuditEvent::Subscription { id: item, consumer, before, after };
         Self::of_event(number, at, by, event)
     }
+}
+
+/// Returns the subject of a record as realm and id.
+fn subject_of(content: &RecordContent) -> String {
+    format!("{}/{}", content.realm.as_str(), content.subject_id)
 }
 
 /// One change of the limit of a resource.

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use rl_core::{Decision, LimitStatus, Origin, RetryAfter};
-use rl_records::{CallLimits, Contribution};
+use rl_records::{Contribution, Limits};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::date::Date;
-use super::limits::Limits;
+use super::limits::LimitTexts;
 
 /// Rounds up to whole seconds, so that an open window is never reported to end in 0 seconds.
 pub(crate) fn whole_seconds(left: Duration) -> u64 {
@@ -46,7 +46,7 @@ impl LimitUsage {
     /// Reads the status of a limit. `is_shadow` says whether its rule is in shadow.
     pub(crate) fn of(limit: LimitStatus<'_>, is_shadow: bool) -> Self {
         let is_shadow = is_shadow || limit.limit().is_shadow();
-        let is_unlimited = CallLimits::only_counts(limit.limit());
+        let is_unlimited = Limits::only_counts(limit.limit());
         let is_known = limit.is_known();
         Self {
             name: limit.name().to_owned(),
@@ -107,7 +107,7 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     let Some(policy) = decision.parts().find_map(|part| part.policy()) else {
         return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
     };
-    let limits = policy.limits().iter().filter(|named| !CallLimits::only_counts(named.limit()));
+    let limits = policy.limits().iter().filter(|named| !Limits::only_counts(named.limit()));
     let limits: Vec<String> =
         limits.map(|named| format!("{}={}", named.name(), named.limit())).collect();
     Some(if limits.is_empty() { UNLIMITED.to_owned() } else { limits.join(", ") })
@@ -115,7 +115,7 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
 
 /// Returns whether any limit can deny calls instead of only counting them.
 pub(crate) fn is_limited(decision: &Decision) -> bool {
-    limits(decision).any(|limit| !CallLimits::only_counts(limit.limit()))
+    limits(decision).any(|limit| !Limits::only_counts(limit.limit()))
 }
 
 /// The program whose policies a response describes.
@@ -162,7 +162,7 @@ pub(crate) struct Considered {
     from_date: Date,
     to_date: Date,
     #[serde(flatten)]
-    limits: Limits,
+    limits: LimitTexts,
     /// Whether the record blocks the consumer, whatever the other records contain.
     blocks: bool,
 }
@@ -173,7 +173,7 @@ impl Considered {
             rate_limiting_id: record.id.to_string(),
             from_date: Date(record.from_date),
             to_date: Date(record.to_date),
-            limits: Limits::of(&record.limits),
+            limits: LimitTexts::of(&record.limits),
             blocks: record.blocks,
         }
     }

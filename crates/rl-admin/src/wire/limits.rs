@@ -1,7 +1,7 @@
 use std::fmt;
 
-use rl_core::MAX_UNITS;
-use rl_records::{CallLimit, CallLimits, CallPeriod};
+use rl_core::{Limit, MAX_UNITS};
+use rl_records::{CallLimit, CallLimits, CallPeriod, Limits};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, RefOr, Schema, Type};
@@ -84,10 +84,18 @@ impl PartialSchema for Calls {
 
 impl ToSchema for Calls {}
 
-/// The limits of the six periods, as text.
+/// Returns the limits of six numbers in a request, the shortest period first.
+pub(crate) fn call_limits(numbers: [Calls; 6]) -> CallLimits {
+    let numbers = CallPeriod::ALL.into_iter().zip(numbers);
+    numbers.fold(CallLimits::UNLIMITED, |limits, (period, calls)| limits.with(period, calls.0))
+}
+
+/// Limits as text, and the limits of the six periods as numbers in a text.
+///
+/// The numbers are -1 if they cannot express all limits.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Limits {
-    /// Calls per second; -1 means no limit.
+pub(crate) struct LimitTexts {
+    /// Calls per second; -1 means no limit, or that `limits` cannot be expressed by six numbers.
     #[schema(example = "10")]
     per_second_call_limit: String,
     /// Calls per minute.
@@ -105,11 +113,15 @@ pub(crate) struct Limits {
     /// Calls per month, of 30 days.
     #[schema(example = "-1")]
     per_month_call_limit: String,
+    /// All limits, the shortest period first.
+    #[schema(example = json!(["10/second", "10000/minute:unit=tokens"]))]
+    limits: Vec<String>,
 }
 
-impl Limits {
-    pub(crate) fn of(limits: &CallLimits) -> Self {
-        let text = |period| limits.get(period).as_number().to_string();
+impl LimitTexts {
+    pub(crate) fn of(limits: &Limits) -> Self {
+        let numbers = numbers_of(limits);
+        let text = |period| numbers.get(period).as_number().to_string();
         Self {
             per_second_call_limit: text(CallPeriod::Second),
             per_minute_call_limit: text(CallPeriod::Minute),
@@ -117,8 +129,19 @@ impl Limits {
             per_day_call_limit: text(CallPeriod::Day),
             per_week_call_limit: text(CallPeriod::Week),
             per_month_call_limit: text(CallPeriod::Month),
+            limits: texts_of(limits),
         }
     }
+}
+
+/// Returns the six numbers, which are all -1 if they cannot express the limits.
+pub(crate) fn numbers_of(limits: &Limits) -> CallLimits {
+    limits.call_limits().unwrap_or(CallLimits::UNLIMITED)
+}
+
+/// Returns the text form of each limit.
+pub(crate) fn texts_of(limits: &Limits) -> Vec<String> {
+    limits.as_slice().iter().map(Limit::to_string).collect()
 }
 
 #[cfg(test)]

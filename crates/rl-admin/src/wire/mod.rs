@@ -5,6 +5,7 @@ mod date;
 mod history;
 mod limit_usage;
 mod limits;
+mod limits_input;
 mod name;
 mod periods;
 mod record;
@@ -20,7 +21,8 @@ pub(crate) use limit_usage::{
     Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
     seconds_of,
 };
-pub(crate) use limits::Limits;
+pub(crate) use limits::LimitTexts;
+pub(crate) use limits_input::{LimitsInput, LimitsUpdate, RealmText};
 pub(crate) use name::Name;
 pub(crate) use periods::{
     CallCounter, CallCounters, CallState, ConsumerCounters, RuleCounters, all_periods, one_period,

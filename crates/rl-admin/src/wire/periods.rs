@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rl_core::{Decision, FailureKind, MAX_UNITS, Policy};
-use rl_records::{CallLimit, CallLimits, CallPeriod};
+use rl_records::{CallLimit, CallLimits, CallPeriod, Limits};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -50,7 +50,7 @@ pub(crate) fn all_periods() -> &'static Policy {
         let max = CallLimit::AtMost(MAX_UNITS);
         let limits = CallPeriod::ALL.into_iter();
         let limits = limits.fold(CallLimits::UNLIMITED, |limits, period| limits.with(period, max));
-        limits.policy().expect("there are six limits")
+        Limits::from(limits).policy().expect("there are six limits")
     });
     &ALL
 }
@@ -58,7 +58,7 @@ pub(crate) fn all_periods() -> &'static Policy {
 /// Returns a policy with one period. A usage under this policy has only the counter of that period.
 pub(crate) fn one_period(period: CallPeriod) -> Policy {
     let limits = CallLimits::UNLIMITED.with(period, CallLimit::AtMost(MAX_UNITS));
-    limits.policy().expect("there is a limit")
+    Limits::from(limits).policy().expect("there is a limit")
 }
 
 /// Returns the calls in the open window of a period, and the time until it ends. Returns `None` if

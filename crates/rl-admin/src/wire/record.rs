@@ -1,9 +1,10 @@
-use rl_records::{CallLimits, CallPeriod, Record, RecordContent};
+use rl_core::Realm;
+use rl_records::{Record, RecordContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::date::Date;
-use super::limits::{Calls, Limits};
+use super::limits::{Calls, LimitTexts, call_limits};
 use super::name::{Name, Optional};
 use super::periods::{CallState, Periods};
 
@@ -49,13 +50,14 @@ pub(crate) struct RateLimitInput {
 
 impl RateLimitInput {
     pub(crate) fn into_content(self, consumer: &Name) -> RecordContent {
-        let limits = CallLimits::UNLIMITED
-            .with(CallPeriod::Second, self.per_second_call_limit.0)
-            .with(CallPeriod::Minute, self.per_minute_call_limit.0)
-            .with(CallPeriod::Hour, self.per_hour_call_limit.0)
-            .with(CallPeriod::Day, self.per_day_call_limit.0)
-            .with(CallPeriod::Week, self.per_week_call_limit.0)
-            .with(CallPeriod::Month, self.per_month_call_limit.0);
+        let limits = call_limits([
+            self.per_second_call_limit,
+            self.per_minute_call_limit,
+            self.per_hour_call_limit,
+            self.per_day_call_limit,
+            self.per_week_call_limit,
+            self.per_month_call_limit,
+        ]);
         RecordContent {
             api_name: self.api_name.into_text(),
             api_version: self.api_version.into_text(),
@@ -68,8 +70,19 @@ impl RateLimitInput {
 /// The content of a record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Content {
-    /// The id of the consumer whose calls are limited.
-    consumer_id: String,
+    /// The realm of the subject whose calls are limited.
+    #[schema(example = "consumer")]
+    realm: String,
+    /// The id of the subject.
+    #[schema(example = "abc123")]
+    subject: String,
+    /// The id of the subject, if it is a consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer_id: Option<String>,
+    /// The rule under which the record applies; `null` if it applies under every rule that takes its
+    /// limits from records.
+    #[schema(required = true)]
+    rule: Option<String>,
     /// The first instant at which the record is active.
     from_date: Date,
     /// The last instant at which the record is active.
@@ -81,15 +94,17 @@ pub(crate) struct Content {
     /// A bank, for information only.
     bank_id: Option<String>,
     #[serde(flatten)]
-    limits: Limits,
-    /// Whether the record blocks the consumer, whatever the other records contain.
+    limits: LimitTexts,
+    /// Whether the record blocks the subject, whatever the other records contain.
     blocks: bool,
 }
 
 impl Content {
     pub(crate) fn of(content: &RecordContent) -> Self {
         let RecordContent {
-            consumer_id,
+            realm,
+            subject_id: subject,
+            rule,
             api_name,
             api_version,
             bank_id,
@@ -99,13 +114,16 @@ impl Content {
             blocks,
         } = content.clone();
         Self {
-            consumer_id,
+            realm: realm.as_str().to_owned(),
+            consumer_id: (realm == Realm::Consumer).then(|| subject.clone()),
+            subject,
+            rule,
             from_date: Date(from_date),
             to_date: Date(to_date),
             api_name,
             api_version,
             bank_id,
-            limits: Limits::of(&limits),
+            limits: LimitTexts::of(&limits),
             blocks,
         }
     }
@@ -164,7 +182,7 @@ pub(crate) struct UntilInput {
 /// A page of a list of records.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimits {
-    /// The records, ordered by consumer and `from_date`.
+    /// The records, ordered by subject and `from_date`.
     pub(crate) limits: Vec<RateLimit>,
     /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
@@ -174,7 +192,7 @@ pub(crate) struct RateLimits {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CallLimitsAndState {
     #[serde(flatten)]
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitTexts,
     /// The rule under which `current_state` counts; `null` if the limiter has no rules, or none
     /// that counts the consumer.
     #[schema(required = true)]

@@ -1,12 +1,14 @@
-use rl_records::{CallLimits, CallPeriod, ConsumerSummary, TierContent};
+use rl_records::{CallLimits, ConsumerSummary, Limits, TierContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::date::Date;
-use super::limits::{Calls, Limits};
+use super::limits::{Calls, LimitTexts, call_limits};
 use super::name::Name;
+use crate::error::ApiError;
 
-/// The limits of a tier in a request. An omitted limit is -1, which means no limit.
+/// The limits of a tier in a request: either `limits`, or six numbers. An omitted number is -1, which
+/// means no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TierUpdate {
@@ -28,18 +30,30 @@ pub(crate) struct TierUpdate {
     #[serde(default, alias = "per_month_rate_limit")]
     #[schema(required = false)]
     per_month_call_limit: Calls,
+    /// The limits as text.
+    #[schema(example = json!(["10/second", "10000/minute:unit=tokens"]))]
+    limits: Option<Vec<String>>,
 }
 
 impl TierUpdate {
-    pub(crate) fn into_content(self, name: &Name) -> TierContent {
-        let limits = CallLimits::UNLIMITED
-            .with(CallPeriod::Second, self.per_second_call_limit.0)
-            .with(CallPeriod::Minute, self.per_minute_call_limit.0)
-            .with(CallPeriod::Hour, self.per_hour_call_limit.0)
-            .with(CallPeriod::Day, self.per_day_call_limit.0)
-            .with(CallPeriod::Week, self.per_week_call_limit.0)
-            .with(CallPeriod::Month, self.per_month_call_limit.0);
-        TierContent { name: name.as_str().to_owned(), limits }
+    pub(crate) fn into_content(self, name: &Name) -> Result<TierContent, ApiError> {
+        let numbers = call_limits([
+            self.per_second_call_limit,
+            self.per_minute_call_limit,
+            self.per_hour_call_limit,
+            self.per_day_call_limit,
+            self.per_week_call_limit,
+            self.per_month_call_limit,
+        ]);
+        let limits = match self.limits {
+            None => numbers.into(),
+            Some(_) if numbers != CallLimits::UNLIMITED => {
+                let expected = "nothing, because the six numbers are set: set either";
+                return Err(ApiError::invalid("limits", expected));
+            }
+            Some(texts) => Limits::from_texts(texts.iter().map(String::as_str))?,
+        };
+        Ok(TierContent { name: name.as_str().to_owned(), limits })
     }
 }
 
@@ -48,7 +62,7 @@ impl TierUpdate {
 pub(crate) struct Tier {
     name: String,
     #[serde(flatten)]
-    limits: Limits,
+    limits: LimitTexts,
     created_by: String,
     updated_by: String,
     created_at: Date,
@@ -61,7 +75,7 @@ impl Tier {
     pub(crate) fn of(tier: &rl_records::Tier) -> Self {
         Self {
             name: tier.content.name.clone(),
-            limits: Limits::of(&tier.content.limits),
+            limits: LimitTexts::of(&tier.content.limits),
             created_by: tier.created_by.clone(),
             updated_by: tier.updated_by.clone(),
             created_at: Date(tier.created_at),

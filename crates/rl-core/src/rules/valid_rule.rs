@@ -102,7 +102,7 @@ impl ValidRule {
             if tiers.iter().any(|(earlier, _)| earlier.name() == &**tier) {
                 return Err(InvalidRules::TierTwice { rule: name(), tier: tier.to_string() });
             }
-            let policy = limits.build().map_err(of_tier(Some(tier)))?;
+            let policy = limits.build(&rule.name).map_err(of_tier(Some(tier)))?;
             tiers.push((Tier::new(tier), policy));
         }
         let label =
@@ -112,7 +112,7 @@ impl ValidRule {
             matches,
             exempt: compile(&rule.exempt, client).map_err(of_match)?,
             per: rule.per.as_slice().into(),
-            limits: rule.limits.build().map_err(of_tier(None))?,
+            limits: rule.limits.build(&rule.name).map_err(of_tier(None))?,
             tiers: tiers.into(),
             cost: rule.cost.clone(),
             response_cost: rule.response_cost.clone(),
@@ -312,11 +312,13 @@ impl ValidLimits {
 }
 
 impl RuleLimits {
-    fn build(&self) -> Result<ValidLimits, InvalidPolicy> {
+    fn build(&self, rule: &str) -> Result<ValidLimits, InvalidPolicy> {
         Ok(match self {
             Self::Builder(policy) => ValidLimits::Policy(PolicyBuilder::build(policy.clone())?),
             Self::Policy(policy) => ValidLimits::Policy(policy.clone()),
-            Self::Source(source) => ValidLimits::Source(Arc::clone(source)),
+            Self::Source(source) => {
+                ValidLimits::Source(source.for_rule(rule).unwrap_or_else(|| Arc::clone(source)))
+            }
         })
     }
 }

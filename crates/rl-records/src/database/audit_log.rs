@@ -42,7 +42,7 @@ impl<'a> AuditLog<'a> {
                 [without_nul(consumer).into()],
             ),
             None => sql.push(
-                " kind IN ('record', 'tier', 'subscription', 'consumer', 'key', 'reset', \
+                " kind IN ('record', 'subject_record', 'tier', 'subscription', 'consumer', 'key', 'reset', \
                  'subject_reset', 'refusal')",
                 [],
             ),
@@ -120,9 +120,9 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
     let kind = text(row, "kind")?;
     let owner = text(row, "owner")?;
     let event = match Kind::from_name(&kind).ok_or_else(corrupt)? {
-        Kind::Record => {
+        Kind::Record | Kind::SubjectRecord => {
             let Change { item, before, after, .. } = history::change(row)?;
-            AuditEvent::Record { id: item, consumer: owner, before, after }
+            AuditEvent::Record { id: item, before, after }
         }
         Kind::Tier => {
             let Change { before, after, .. } = history::change(row)?;

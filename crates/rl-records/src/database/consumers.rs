@@ -77,21 +77,21 @@ pub(super) async fn page(
     let mut ids = BTreeSet::new();
     // Each query reads one page through its index. A join of both tables would read all rows.
     for source in [
-        "SELECT consumer_id FROM rl_records WHERE 1 = 1",
-        "SELECT consumer_id FROM (SELECT id AS consumer_id FROM rl_tier_members \
+        "SELECT subject_id FROM rl_records WHERE realm = 'consumer'",
+        "SELECT subject_id FROM (SELECT id AS subject_id FROM rl_tier_members \
          WHERE realm = 'consumer') AS members WHERE 1 = 1",
     ] {
         let mut sql = Sql::new(source);
         if let Some(after) = &query.after {
-            sql.push(" AND consumer_id > ?", [without_nul(after).into()]);
+            sql.push(" AND subject_id > ?", [without_nul(after).into()]);
         }
         if let Some(search) = &query.search {
             sql.push_search(search, database.dialect);
         }
-        let end = " GROUP BY consumer_id ORDER BY consumer_id LIMIT ?";
+        let end = " GROUP BY subject_id ORDER BY subject_id LIMIT ?";
         sql.push(end, [(size as i64 + 1).into()]);
         for row in sql.on(&database.reads).await? {
-            ids.insert(text(&row, "consumer_id")?);
+            ids.insert(text(&row, "subject_id")?);
         }
     }
     let has_more = ids.len() > size;
@@ -112,14 +112,14 @@ async fn summaries(
         return Ok(found);
     }
     let at = micros(at);
-    let mut counts = Sql::new("SELECT consumer_id AS id, COUNT(*) AS records,");
+    let mut counts = Sql::new("SELECT subject_id AS id, COUNT(*) AS records,");
     counts.push(
         " COUNT(CASE WHEN from_date <= ? AND to_date >= ? THEN 1 END) AS active \
-         FROM rl_records WHERE consumer_id",
+         FROM rl_records WHERE realm = 'consumer' AND subject_id",
         [at.into(), at.into()],
     );
-    counts.push_list(&ids);
-    counts.push(" GROUP BY consumer_id", []);
+    counts.push_list(ids.iter().map(String::as_str));
+    counts.push(" GROUP BY subject_id", []);
     for row in counts.on(&database.reads).await? {
         let id = text(&row, "id")?;
         let Ok(index) = ids.binary_search(&id) else { continue };
@@ -128,7 +128,7 @@ async fn summaries(
     }
     let mut tiers =
         Sql::new("SELECT id, tier FROM rl_tier_members WHERE realm = 'consumer' AND id");
-    tiers.push_list(&ids);
+    tiers.push_list(ids.iter().map(String::as_str));
     for row in tiers.on(&database.reads).await? {
         let id = text(&row, "id")?;
         let Ok(index) = ids.binary_search(&id) else { continue };

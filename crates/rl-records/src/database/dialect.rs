@@ -92,17 +92,17 @@ impl Dialect {
         }
     }
 
-    /// Returns the condition that the id of the consumer contains a text, regardless of the case of
+    /// Returns the condition that the id of the subject contains a text, regardless of the case of
     /// ASCII letters, and the value of its placeholder.
     pub(super) fn search(self, text: &str) -> (&'static str, String) {
         match self {
             // On SQLite, LIKE ignores the case of ASCII letters, and takes half the time of
             // `lower`.
-            Self::Sqlite => (" AND consumer_id LIKE ? ESCAPE '!'", like(text)),
-            Self::Postgres => (" AND lower(consumer_id) LIKE ? ESCAPE '!'", like(text)),
+            Self::Sqlite => (" AND subject_id LIKE ? ESCAPE '!'", like(text)),
+            Self::Postgres => (" AND lower(subject_id) LIKE ? ESCAPE '!'", like(text)),
             // Here `lower` changes all letters, and a collation that ignores the case ignores more
             // than that of ASCII letters.
-            Self::MySql => (" AND consumer_id REGEXP ?", regular_expression(text)),
+            Self::MySql => (" AND subject_id REGEXP ?", regular_expression(text)),
         }
     }
 }

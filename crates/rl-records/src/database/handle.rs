@@ -63,8 +63,8 @@ impl Database {
         &self.clock
     }
 
-    pub(crate) const fn aggregation(&self) -> Aggregation {
-        self.aggregation
+    pub(crate) const fn aggregation(&self) -> &Aggregation {
+        &self.aggregation
     }
 
     pub(crate) const fn lookup_limiter(&self) -> &Arc<LookupLimiter> {

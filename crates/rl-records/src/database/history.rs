@@ -44,14 +44,21 @@ pub(super) async fn write<T: HistoryValue>(
     Ok(())
 }
 
-/// Lists the changes of one kind, the newest first.
+/// Lists the changes of these kinds, the newest first.
 pub(super) async fn list<T: HistoryValue>(
     runner: impl Runner,
-    kind: Kind,
+    kinds: &[Kind],
     query: &HistoryQuery,
 ) -> Result<Vec<Change<T>>, DatabaseError> {
     let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
-    sql.push(" kind = ?", [kind.as_str().into()]);
+    match kinds {
+        // No database orders the rows of several kinds by an index.
+        [kind] => sql.push(" kind = ?", [kind.as_str().into()]),
+        _ => {
+            sql.push(" kind", []);
+            sql.push_list(kinds.iter().map(|kind| kind.as_str()));
+        }
+    }
     for (part, value) in [(" AND owner = ?", &query.owner), (" AND item = ?", &query.item)] {
         if let Some(value) = value {
             sql.push(part, [without_nul(value).into()]);

@@ -1,7 +1,9 @@
 /// The kind of an entry in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    // A record of a consumer, or of another subject, was changed.
     Record,
+    SubjectRecord,
     Resource,
     Tier,
     Subscription,
@@ -16,8 +18,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Record,
+        Self::SubjectRecord,
         Self::Resource,
         Self::Tier,
         Self::Subscription,
@@ -31,6 +34,7 @@ impl Kind {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Record => "record",
+            Self::SubjectRecord => "subject_record",
             Self::Resource => "resource",
             Self::Tier => "tier",
             Self::Subscription => "subscription",

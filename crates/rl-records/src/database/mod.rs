@@ -54,4 +54,4 @@ pub(crate) use change_log::{ChangesSince, Position, changes_since, last_change};
 pub(crate) use handle::{CHANNEL, Database, Listener};
 pub(crate) use kind::Kind;
 pub(crate) use lookup_limiter::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
-pub(crate) use lookups::{ConsumerLimits, consumer_records, key_tier, resource_limit};
+pub(crate) use lookups::{SubjectLimits, record_realms, resource_limit, subject_limits};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use rl_core::time::{Clock, SystemClock};
 
 use crate::active::Aggregation;
-use crate::limits::{CallLimits, ZeroMeans};
+use crate::call_limits::ZeroMeans;
+use crate::limits::Limits;
 
 /// The options of a connection to [`Records`](crate::Records).
 #[must_use]
@@ -31,14 +32,13 @@ impl RecordsOptions {
         }
     }
 
-    /// Sets the limits of a consumer that has no active record and no tier. Defaults to no limit in
-    /// any period.
-    pub const fn defaults(mut self, limits: CallLimits) -> Self {
-        self.aggregation.defaults = limits;
+    /// Sets the limits of a consumer that has no active record and no tier. Defaults to no limit.
+    pub fn defaults(mut self, limits: impl Into<Limits>) -> Self {
+        self.aggregation.defaults = limits.into();
         self
     }
 
-    /// Sets the meaning of 0 as the combined limit of a period. Defaults to [`ZeroMeans::Blocked`].
+    /// Sets the meaning of a combined limit of 0. Defaults to [`ZeroMeans::Blocked`].
     pub const fn zero_means(mut self, meaning: ZeroMeans) -> Self {
         self.aggregation.zero_means = meaning;
         self

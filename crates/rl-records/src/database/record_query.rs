@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rl_core::Realm;
 use rl_core::time::Timestamp;
 
 use super::dialect::Dialect;
@@ -9,7 +10,7 @@ use super::statement::{Bound, Sql, without_nul};
 use crate::record::Record;
 use crate::record_id::{InvalidRecordId, RecordId};
 
-/// Selects records. The list is ordered by consumer, start and id.
+/// Selects records. The list is ordered by realm, subject, start and id.
 ///
 /// # Examples
 ///
@@ -19,16 +20,21 @@ use crate::record_id::{InvalidRecordId, RecordId};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let records = Records::connect("sqlite::memory:").await?;
-/// let query = RecordQuery { active_at: Some(SystemClock.now()), ..RecordQuery::default() };
+/// let consumer = RecordQuery::of_consumer("abc123");
+/// let query = RecordQuery { active_at: Some(SystemClock.now()), ..consumer };
 /// let page = records.list(&query).await?;
 /// assert!(page.records.is_empty() && page.next.is_none());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordQuery {
-    /// Selects the records of this consumer.
-    pub consumer: Option<String>,
-    /// Selects the records whose consumer id contains this text, regardless of the case of ASCII
+    /// Selects the records of subjects of this realm.
+    pub realm: Option<Realm>,
+    /// Selects the records of subjects with this id.
+    pub subject: Option<String>,
+    /// Selects the records under this rule.
+    pub rule: Option<String>,
+    /// Selects the records whose subject id contains this text, regardless of the case of ASCII
     /// letters.
     pub search: Option<String>,
     /// Selects the records that are active at this time.
@@ -42,7 +48,15 @@ pub struct RecordQuery {
 impl Default for RecordQuery {
     /// Returns a query for the first 50 records.
     fn default() -> Self {
-        Self { consumer: None, search: None, active_at: None, after: None, limit: 50 }
+        Self {
+            realm: None,
+            subject: None,
+            rule: None,
+            search: None,
+            active_at: None,
+            after: None,
+            limit: 50,
+        }
     }
 }
 
@@ -64,7 +78,8 @@ pub struct RecordPage {
 pub struct RecordCursor {
     id: RecordId,
     from_date: Timestamp,
-    consumer_id: String,
+    realm: String,
+    subject_id: String,
 }
 
 impl RecordCursor {
@@ -72,14 +87,16 @@ impl RecordCursor {
         Self {
             id: record.id,
             from_date: record.content.from_date,
-            consumer_id: record.content.consumer_id.clone(),
+            realm: record.content.realm.as_str().to_owned(),
+            subject_id: record.content.subject_id.clone(),
         }
     }
 }
 
 impl fmt::Display for RecordCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.id, self.from_date.as_micros(), self.consumer_id)
+        let Self { id, from_date, realm, subject_id } = self;
+        write!(f, "{id}.{}.{realm}.{subject_id}", from_date.as_micros())
     }
 }
 
@@ -87,21 +104,27 @@ impl FromStr for RecordCursor {
     type Err = InvalidRecordId;
 
     fn from_str(text: &str) -> Result<Self, InvalidRecordId> {
-        let mut parts = text.splitn(3, '.');
+        let mut parts = text.splitn(4, '.');
         let mut part = || parts.next().ok_or(InvalidRecordId);
         let id = part()?.parse()?;
         let from_date = part()?.parse().map_err(|_| InvalidRecordId)?;
         let from_date = Timestamp::from_micros(from_date);
-        let consumer_id = part()?.to_owned();
+        let (realm, subject_id) = (part()?.to_owned(), part()?.to_owned());
         // PostgreSQL rejects NUL in text, and no stored id contains it.
-        if consumer_id.contains('\0') {
+        if text.contains('\0') {
             return Err(InvalidRecordId);
         }
-        Ok(Self { id, from_date, consumer_id })
+        Ok(Self { id, from_date, realm, subject_id })
     }
 }
 
 impl RecordQuery {
+    /// Returns a query for the first 50 records of a consumer.
+    #[must_use]
+    pub fn of_consumer(id: &str) -> Self {
+        Self { realm: Some(Realm::Consumer), subject: Some(id.to_owned()), ..Self::default() }
+    }
+
     /// Returns the number of records on a page.
     fn page_size(&self) -> u32 {
         self.limit.clamp(1, 1_000)
@@ -111,8 +134,15 @@ impl RecordQuery {
     /// detect whether there is a next page.
     pub(super) fn sql(&self, dialect: Dialect) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
-        if let Some(consumer) = &self.consumer {
-            sql.push(" AND consumer_id = ?", [without_nul(consumer).into()]);
+        let realm = self.realm.as_ref().map(Realm::as_str);
+        for (condition, value) in [
+            (" AND realm = ?", realm),
+            (" AND subject_id = ?", self.subject.as_deref()),
+            (" AND rule = ?", self.rule.as_deref()),
+        ] {
+            if let Some(value) = value {
+                sql.push(condition, [without_nul(value).into()]);
+            }
         }
         if let Some(search) = &self.search {
             sql.push_search(search, dialect);
@@ -121,17 +151,33 @@ impl RecordQuery {
             let at = micros(at);
             sql.push(" AND from_date <= ? AND to_date >= ?", [at.into(), at.into()]);
         }
-        if let Some(RecordCursor { id, from_date, consumer_id }) = &self.after {
-            // MySQL uses no index to compare rows. With the first condition, it skips the consumers
-            // of the pages before.
-            let consumer = Bound::from(consumer_id.as_str());
-            sql.push(
-                " AND consumer_id >= ? AND (consumer_id, from_date, rate_limiting_id) > (?, ?, ?)",
-                [consumer.clone(), consumer, micros(*from_date).into(), id.to_string().into()],
-            );
+        if let Some(RecordCursor { id, from_date, realm, subject_id }) = &self.after {
+            // MySQL uses no index to compare rows. With the condition before the comparison, it skips
+            // the subjects of the pages before. So does SQLite, if the realm is given.
+            let [at_realm, subject] = [realm, subject_id].map(|text| Bound::from(text.as_str()));
+            let (from, id) = (micros(*from_date).into(), id.to_string().into());
+            match self.realm {
+                Some(_) => sql.push(
+                    " AND subject_id >= ? AND (subject_id, from_date, rate_limiting_id) > (?, ?, ?)",
+                    [subject.clone(), subject, from, id],
+                ),
+                None => sql.push(
+                    " AND (realm > ? OR (realm = ? AND subject_id >= ?)) \
+                     AND (realm, subject_id, from_date, rate_limiting_id) > (?, ?, ?, ?)",
+                    [
+                        at_realm.clone(),
+                        at_realm.clone(),
+                        subject.clone(),
+                        at_realm,
+                        subject,
+                        from,
+                        id,
+                    ],
+                ),
+            }
         }
         let rows = i64::from(self.page_size()) + 1;
-        sql.push(" ORDER BY consumer_id, from_date, rate_limiting_id LIMIT ?", [rows.into()]);
+        sql.push(" ORDER BY realm, subject_id, from_date, rate_limiting_id LIMIT ?", [rows.into()]);
         sql
     }
 

@@ -1,38 +1,35 @@
+use std::collections::BTreeSet;
+
 use rl_core::time::Timestamp;
-use rl_core::{FailureKind, MAX_UNITS};
+use rl_core::{FailureKind, Realm};
 use sqlx::any::AnyRow;
 
 use super::connections::Runner;
 use super::kind::Kind;
-use super::row::{LIMIT_COLUMNS, limit_values, limits, micros, number, optional_text, text, time};
+use super::row::{limits, micros, number, optional_text, text, time};
 use super::statement::{Bound, Sql};
 use super::table::{self, METADATA, Object};
 use super::tier_members;
 use super::transaction::Transaction;
 use crate::author::Author;
 use crate::effect::{Span, effect};
-use crate::error::{ChangeError, DatabaseError, InvalidField};
-use crate::limits::{CallLimit, CallPeriod};
-use crate::record::{Record, RecordContent};
+use crate::error::{ChangeError, DatabaseError};
+use crate::record::{Record, RecordContent, realm_named};
 use crate::record_id::RecordId;
 
 impl Object for Record {
     type Content = RecordContent;
 
-    const KIND: Kind = Kind::Record;
     const TABLE: &'static str = "rl_records";
     const KEY: &'static str = "rate_limiting_id";
     const COLUMNS: &'static [&'static str] = &[
-        "consumer_id",
+        "realm",
+        "subject_id",
+        "rule",
         "api_name",
         "api_version",
         "bank_id",
-        LIMIT_COLUMNS[0],
-        LIMIT_COLUMNS[1],
-        LIMIT_COLUMNS[2],
-        LIMIT_COLUMNS[3],
-        LIMIT_COLUMNS[4],
-        LIMIT_COLUMNS[5],
+        "limits",
         "from_date",
         "to_date",
         "blocks",
@@ -47,8 +44,12 @@ impl Object for Record {
         self.id.to_string()
     }
 
-    fn owner(&self) -> &str {
-        &self.content.consumer_id
+    fn kind(&self) -> Kind {
+        kind(&self.content.realm)
+    }
+
+    fn owner(&self) -> String {
+        owner(&self.content)
     }
 
     fn content(&self) -> &RecordContent {
@@ -57,14 +58,14 @@ impl Object for Record {
 
     fn values(&self) -> Vec<Bound> {
         let content = &self.content;
-        let mut values: Vec<Bound> = vec![
-            content.consumer_id.as_str().into(),
+        vec![
+            content.realm.as_str().into(),
+            content.subject_id.as_str().into(),
+            content.rule.clone().into(),
             content.api_name.clone().into(),
             content.api_version.clone().into(),
             content.bank_id.clone().into(),
-        ];
-        values.extend(limit_values(&content.limits));
-        values.extend([
+            content.limits.to_string().into(),
             micros(content.from_date).into(),
             micros(content.to_date).into(),
             i64::from(content.blocks).into(),
@@ -73,16 +74,17 @@ impl Object for Record {
             micros(self.created_at).into(),
             micros(self.updated_at).into(),
             self.revision.into(),
-        ]);
-        values
+        ]
     }
 
     fn from_row(row: &AnyRow) -> Result<Self, DatabaseError> {
-        let corrupt = |_| DatabaseError::new(FailureKind::Corrupt);
+        let corrupt = || DatabaseError::new(FailureKind::Corrupt);
         Ok(Self {
-            id: text(row, "rate_limiting_id")?.parse().map_err(corrupt)?,
+            id: text(row, "rate_limiting_id")?.parse().map_err(|_| corrupt())?,
             content: RecordContent {
-                consumer_id: text(row, "consumer_id")?,
+                realm: realm_named(&text(row, "realm")?).ok_or_else(corrupt)?,
+                subject_id: text(row, "subject_id")?,
+                rule: optional_text(row, "rule")?,
                 api_name: optional_text(row, "api_name")?,
                 api_version: optional_text(row, "api_version")?,
                 bank_id: optional_text(row, "bank_id")?,
@@ -100,6 +102,21 @@ impl Object for Record {
     }
 }
 
+/// Returns the kind of a change of a record: the history of a consumer has no records of other
+/// subjects.
+pub(super) fn kind(realm: &Realm) -> Kind {
+    if *realm == Realm::Consumer { Kind::Record } else { Kind::SubjectRecord }
+}
+
+/// Returns the owner of the history of a record: the id of the consumer, or the realm and the id of
+/// another subject.
+pub(super) fn owner(content: &RecordContent) -> String {
+    match &content.realm {
+        Realm::Consumer => content.subject_id.clone(),
+        realm => format!("{}/{}", realm.as_str(), content.subject_id),
+    }
+}
+
 /// Reads the record with this id.
 pub(super) async fn find(
     runner: impl Runner,
@@ -108,48 +125,51 @@ pub(super) async fn find(
     table::find(runner, &id.to_string()).await
 }
 
-/// Reads the records of a consumer that are active at some instant from `start` to `end`.
+/// Reads the records of a subject that are active at some instant from `start` to `end`.
 pub(super) async fn overlapping(
     runner: impl Runner,
-    consumer: &str,
+    realm: &str,
+    id: &str,
     start: Timestamp,
     end: Timestamp,
 ) -> Result<Vec<Record>, DatabaseError> {
-    if consumer.contains('\0') {
+    if id.contains('\0') {
         // PostgreSQL rejects NUL in text, and no stored id contains it.
         return Ok(Vec::new());
     }
     let mut sql = Sql::new("SELECT * FROM rl_records WHERE");
     sql.push(
-        " consumer_id = ? AND to_date >= ? AND from_date <= ? ORDER BY from_date, rate_limiting_id",
-        [consumer.into(), micros(start).into(), micros(end).into()],
+        " realm = ? AND subject_id = ? AND to_date >= ? AND from_date <= ? \
+         ORDER BY from_date, rate_limiting_id",
+        [realm.into(), id.into(), micros(start).into(), micros(end).into()],
     );
     records(&sql.on(runner).await?)
 }
 
-/// Reads the blocks of a consumer that are active now, ordered by their end.
+/// Reads the blocks of a consumer under every rule that are active now, ordered by their end.
 pub(super) async fn blocks(
     runner: impl Runner,
     consumer: &str,
     now: Timestamp,
 ) -> Result<Vec<Record>, DatabaseError> {
-    let mut blocks = overlapping(runner, consumer, now, now).await?;
-    blocks.retain(|record| record.content.blocks);
+    let mut blocks = overlapping(runner, "consumer", consumer, now, now).await?;
+    blocks.retain(|record| record.content.blocks && record.content.rule.is_none());
     blocks.sort_by_key(|record| record.content.to_date);
     Ok(blocks)
 }
 
-/// The maximum number of records that [`similar`] returns.
-const MAX_SIMILAR: i64 = 10;
-
-/// Reads the records that do not block, that no subscription owns, and that have the consumer, API
-/// name, version and bank of `content`.
+/// Reads the records that do not block, that no subscription owns, that apply under every rule,
+/// that six numbers can express, and that have the consumer, API name, version and bank of
+/// `content`.
 pub(super) async fn similar(
     runner: impl Runner,
     content: &RecordContent,
 ) -> Result<Vec<Record>, DatabaseError> {
-    let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 0");
-    sql.push(" AND consumer_id = ?", [content.consumer_id.as_str().into()]);
+    let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 0 AND rule IS NULL");
+    sql.push(
+        " AND realm = ? AND subject_id = ?",
+        [content.realm.as_str().into(), content.subject_id.as_str().into()],
+    );
     for (condition, value) in [
         (" AND coalesce(api_name, '') = ?", &content.api_name),
         (" AND coalesce(api_version, '') = ?", &content.api_version),
@@ -161,8 +181,10 @@ pub(super) async fn similar(
         " AND NOT EXISTS (SELECT 1 FROM rl_subscriptions WHERE record_id = rate_limiting_id)",
         [],
     );
-    sql.push(" ORDER BY from_date, rate_limiting_id LIMIT ?", [MAX_SIMILAR.into()]);
-    records(&sql.on(runner).await?)
+    sql.push(" ORDER BY from_date, rate_limiting_id", []);
+    let mut similar = records(&sql.on(runner).await?)?;
+    similar.retain(|record| record.content.limits.call_limits().is_some());
+    Ok(similar)
 }
 
 /// Reads records from their rows.
@@ -226,30 +248,35 @@ pub(super) async fn delete<T>(
     Ok(())
 }
 
-/// Adds up the limits of this record and of all records that overlap with it. Checks that the sums
-/// can be stored.
+/// Adds up the limits of this record and of all records that overlap with it, under each rule.
+/// Checks that the sums can be stored.
 async fn check_sum<T>(
     transaction: &mut Transaction,
     record: &Record,
 ) -> Result<(), ChangeError<T>> {
-    let RecordContent { consumer_id, limits, from_date, to_date, .. } = &record.content;
-    let others = overlapping(&mut **transaction, consumer_id, *from_date, *to_date).await?;
-    for period in CallPeriod::ALL {
-        let CallLimit::AtMost(own) = limits.get(period) else { continue };
-        let others = others.iter().filter(|other| other.id != record.id);
-        let sum = others.fold(own, |sum, other| match other.content.limits.get(period) {
-            CallLimit::AtMost(calls) => sum.saturating_add(calls),
-            CallLimit::Unlimited => sum,
-        });
-        if sum > MAX_UNITS {
-            let expected = "at most 9007199254740991 together with the records that overlap";
-            return Err(InvalidField::new(period.field(), own, expected).into());
-        }
+    let content = &record.content;
+    let RecordContent { realm, subject_id, from_date, to_date, .. } = content;
+    let (realm, runner) = (realm.as_str(), &mut **transaction);
+    let mut others = overlapping(runner, realm, subject_id, *from_date, *to_date).await?;
+    others.retain(|other| other.id != record.id);
+    for rule in rules(content, &others) {
+        let others = others.iter().filter(|other| other.content.applies_under(rule));
+        content.limits.check_sum(others.map(|other| &other.content.limits))?;
     }
     Ok(())
 }
 
-/// Checks that the author may block or unblock the consumer, if the change has such an effect.
+/// Returns the rules under which a change of `content` makes a difference. `None` stands for the
+/// rules that no record names.
+fn rules<'a>(content: &'a RecordContent, others: &'a [Record]) -> BTreeSet<Option<&'a str>> {
+    match &content.rule {
+        Some(rule) => BTreeSet::from([Some(&**rule)]),
+        None => others.iter().map(|other| other.content.rule.as_deref()).chain([None]).collect(),
+    }
+}
+
+/// Checks that the author may block or unblock the subject, if the change has such an effect under
+/// any rule.
 async fn check_effect<T>(
     transaction: &mut Transaction,
     id: RecordId,
@@ -264,16 +291,22 @@ async fn check_effect<T>(
     let both = || before.into_iter().chain(after);
     let start = both().map(|content| content.from_date).min().unwrap_or_default();
     let end = both().map(|content| content.to_date).max().unwrap_or_default();
-    let consumer = &content.consumer_id;
-    let records = overlapping(&mut **transaction, consumer, start, end).await?;
-    let tier = tier_members::find_tier(&mut **transaction, "consumer", consumer).await?;
+    let (realm, subject_id) = (content.realm.as_str(), &content.subject_id);
+    let mut others = overlapping(&mut **transaction, realm, subject_id, start, end).await?;
+    others.retain(|record| record.id != id);
+    let tier = tier_members::find_tier(&mut **transaction, realm, subject_id).await?;
     let aggregation = transaction.aggregation();
-    let fallback = aggregation.is_blocked_in(tier.as_ref());
-    let others = records.iter().filter(|record| record.id != id);
-    let others =
-        others.map(|record| Span { content: &record.content, is_before: true, is_after: true });
-    let before = before.map(|content| Span { content, is_before: true, is_after: false });
-    let after = after.map(|content| Span { content, is_before: false, is_after: true });
-    let spans: Vec<_> = others.chain(before).chain(after).collect();
-    by.check(effect(&spans, fallback, aggregation.zero_means, transaction.now()))
+    // The policies of other subjects without a tier are unknown here. They are assumed not to block.
+    let has_defaults = tier.is_some() || content.realm == Realm::Consumer;
+    let fallback = has_defaults && aggregation.is_blocked_in(tier.as_ref());
+    for rule in rules(content, &others) {
+        let others = others.iter().filter(|record| record.content.applies_under(rule));
+        let others =
+            others.map(|record| Span { content: &record.content, is_before: true, is_after: true });
+        let before = before.map(|content| Span { content, is_before: true, is_after: false });
+        let after = after.map(|content| Span { content, is_before: false, is_after: true });
+        let spans: Vec<_> = others.chain(before).chain(after).collect();
+        by.check(effect(&spans, fallback, aggregation.zero_means, transaction.now()))?;
+    }
+    Ok(())
 }

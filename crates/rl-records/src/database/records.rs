@@ -21,13 +21,13 @@ use super::tiers::Tiers;
 use super::transaction::Transaction;
 use crate::active::{ActiveLimits, Aggregation};
 use crate::author::Author;
-use crate::error::{ChangeError, DatabaseError, InvalidField};
+use crate::error::{ChangeError, DatabaseError};
 use crate::history::{Change, HistoryQuery};
 use crate::record::{Record, RecordContent, check_name};
 use crate::record_id::RecordId;
 use crate::revision::Expected;
 
-/// A database of limits: dated records of consumers, [tiers](Self::tiers),
+/// A database of limits: dated records of subjects, [tiers](Self::tiers),
 /// [subscriptions](Self::subscriptions), and limits of [resources](Self::resources).
 ///
 /// Clones are cheap and share the connections.
@@ -57,9 +57,9 @@ impl Records {
         Ok(Self { database: Arc::new(open::open(options).await?) })
     }
 
-    /// Returns how the active records of a consumer are combined into its limits.
+    /// Returns how the active records of a subject are combined into its limits.
     #[must_use]
-    pub fn aggregation(&self) -> Aggregation {
+    pub fn aggregation(&self) -> &Aggregation {
         self.database.aggregation()
     }
 
@@ -101,9 +101,9 @@ impl Records {
     /// # Errors
     ///
     /// Returns an error if a field cannot be stored, or if the database fails. Returns an error if
-    /// the record blocks or unblocks the consumer, and the author lacks that right. The limits of
-    /// records that are active at the same time are added up; a sum above [`MAX_UNITS`] is an error
-    /// too.
+    /// the record blocks or unblocks the subject, and the author lacks that right. The limits of
+    /// records that are active at the same time are added up; a sum that no policy can have is an
+    /// error too, such as one above [`MAX_UNITS`], or one with more than sixteen limits.
     pub async fn create(
         &self,
         content: RecordContent,
@@ -114,7 +114,7 @@ impl Records {
         check_name("created_by", by.name())?;
         let mut transaction = Transaction::begin(&self.database).await?;
         let record = record_table::insert(&mut transaction, content, by).await?;
-        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
+        commit(transaction, &record.content).await?;
         Ok(record)
     }
 
@@ -142,7 +142,7 @@ impl Records {
     /// # Errors
     ///
     /// Returns the errors of [`create`](Self::create), and an error if the record belongs to
-    /// another consumer or to a subscription. Returns [`ChangeError::NotFound`] if there is no such
+    /// another subject or another rule, or to a subscription. Returns [`ChangeError::NotFound`] if there is no such
     /// record, and [`ChangeError::Conflict`] if the record is not as expected.
     pub async fn update(
         &self,
@@ -185,20 +185,18 @@ impl Records {
         let current = record_table::find(&mut *transaction, id).await?;
         let before = expected.check_existing(current)?;
         check_unowned(&mut transaction, id).await?;
-        if content.consumer_id != before.content.consumer_id {
-            let expected = "the consumer that the record belongs to";
-            return Err(InvalidField::new("consumer_id", content.consumer_id, expected).into());
-        }
+        content.check_owner(&before.content)?;
         let content = RecordContent { blocks: blocks.unwrap_or(before.content.blocks), ..content };
         let record = record_table::update(&mut transaction, &before, content, by).await?;
-        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
+        commit(transaction, &record.content).await?;
         Ok(record)
     }
 
     /// Replaces the consumer's record that has the API name, version and bank of `content`. Creates
     /// a record if there is none.
     ///
-    /// Records that block, and records of subscriptions, are ignored.
+    /// Records that block, records of subscriptions, records under a rule, and records whose limits
+    /// [six numbers](crate::Limits::call_limits) cannot express are ignored.
     ///
     /// # Errors
     ///
@@ -218,14 +216,14 @@ impl Records {
         let mut transaction = Transaction::begin(&self.database).await?;
         let mut found = record_table::similar(&mut *transaction, &content).await?;
         if found.len() > 1 {
-            let ids = found.iter().map(|record| record.id).collect();
+            let ids = found.iter().map(|record| record.id).take(10).collect();
             return Err(ChangeError::Several { ids });
         }
         let record = match expected.check(found.pop())? {
             Some(before) => record_table::update(&mut transaction, &before, content, by).await?,
             None => record_table::insert(&mut transaction, content, by).await?,
         };
-        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
+        commit(transaction, &record.content).await?;
         Ok(record)
     }
 
@@ -250,14 +248,15 @@ impl Records {
         let before = expected.into().check_existing(current)?;
         check_unowned(&mut transaction, id).await?;
         record_table::delete(&mut transaction, &before, by).await?;
-        transaction.commit(Kind::Record, &before.content.consumer_id).await?;
+        commit(transaction, &before.content).await?;
         Ok(before)
     }
 
     /// Returns the limits of a consumer at an instant, with the records or the tier that they come
     /// from.
     ///
-    /// The tier is always the consumer's current one, whatever the instant.
+    /// Records under a rule are left out. The tier is always the consumer's current one, whatever
+    /// the instant.
     ///
     /// # Errors
     ///
@@ -270,8 +269,26 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
-    /// Returns the combined limits of all records that are active at some instant from `start` to
-    /// `end`.
+    /// Returns the limits at an instant of the subject of a record, under its rule.
+    ///
+    /// The record need not be stored. The limits of tiers and the defaults are those of consumers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn active_limits_beside(
+        &self,
+        content: &RecordContent,
+        at: Timestamp,
+    ) -> Result<ActiveLimits, DatabaseError> {
+        let RecordContent { realm, subject_id, rule, .. } = content;
+        self.combined(realm.as_str(), subject_id, rule.as_deref(), at, at).await
+    }
+
+    /// Returns the combined limits of all records of a consumer that are active at some instant from
+    /// `start` to `end`.
+    ///
+    /// Records under a rule are left out.
     ///
     /// # Errors
     ///
@@ -282,11 +299,23 @@ impl Records {
         start: Timestamp,
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
+        self.combined("consumer", consumer, None, start, end).await
+    }
+
+    async fn combined(
+        &self,
+        realm: &str,
+        id: &str,
+        rule: Option<&str>,
+        start: Timestamp,
+        end: Timestamp,
+    ) -> Result<ActiveLimits, DatabaseError> {
         let reads = &self.database.reads;
-        let records = record_table::overlapping(reads, consumer, start, end).await?;
+        let mut records = record_table::overlapping(reads, realm, id, start, end).await?;
+        records.retain(|record| record.content.applies_under(rule));
         // The tier has an effect only if there is no record.
         let tier = match records.is_empty() {
-            true => tier_members::find_tier(reads, "consumer", consumer).await?,
+            true => tier_members::find_tier(reads, realm, id).await?,
             false => None,
         };
         Ok(ActiveLimits::new(&records, tier, self.aggregation()))
@@ -337,7 +366,7 @@ impl Records {
         for longer in found.iter().filter(|other| other.content.to_date > until) {
             record_table::delete(&mut transaction, longer, by).await?;
         }
-        transaction.commit(Kind::Record, consumer).await?;
+        commit(transaction, &block.content).await?;
         Ok(block)
     }
 
@@ -364,7 +393,7 @@ impl Records {
         for other in &found {
             record_table::delete(&mut transaction, other, by).await?;
         }
-        transaction.commit(Kind::Record, consumer).await?;
+        commit(transaction, &last.content).await?;
         Ok(last)
     }
 
@@ -383,6 +412,8 @@ impl Records {
 
     /// Lists changes of records, the newest first.
     ///
+    /// In the query, the owner is a consumer.
+    ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
@@ -390,6 +421,16 @@ impl Records {
         &self,
         query: &HistoryQuery,
     ) -> Result<Vec<Change<RecordContent>>, DatabaseError> {
-        history::list(&self.database.reads, Kind::Record, query).await
+        let kinds = match query.owner {
+            Some(_) => &[Kind::Record][..],
+            None => &[Kind::Record, Kind::SubjectRecord],
+        };
+        history::list(&self.database.reads, kinds, query).await
     }
+}
+
+/// Commits a change of a record with this content.
+async fn commit(transaction: Transaction, content: &RecordContent) -> Result<(), DatabaseError> {
+    let kind = record_table::kind(&content.realm);
+    transaction.commit(kind, &record_table::owner(content)).await
 }

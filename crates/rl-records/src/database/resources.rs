@@ -131,7 +131,7 @@ impl<'a> Resources<'a> {
         self,
         query: &HistoryQuery,
     ) -> Result<Vec<Change<ResourceLimitContent>>, DatabaseError> {
-        history::list(&self.database.reads, Kind::Resource, query).await
+        history::list(&self.database.reads, &[Kind::Resource], query).await
     }
 }
 

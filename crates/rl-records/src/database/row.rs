@@ -4,32 +4,12 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::driver_error::database_error;
-use super::statement::Bound;
 use crate::error::DatabaseError;
-use crate::limits::{CallLimits, CallPeriod};
+use crate::limits::Limits;
 
-/// The columns of the six limits, ordered by their periods, the shortest first.
-pub(super) const LIMIT_COLUMNS: [&str; 6] = [
-    CallPeriod::ALL[0].field(),
-    CallPeriod::ALL[1].field(),
-    CallPeriod::ALL[2].field(),
-    CallPeriod::ALL[3].field(),
-    CallPeriod::ALL[4].field(),
-    CallPeriod::ALL[5].field(),
-];
-
-/// Returns the values of [`LIMIT_COLUMNS`].
-pub(super) fn limit_values(limits: &CallLimits) -> [Bound; 6] {
-    limits.numbers().map(Bound::from)
-}
-
-/// Reads [`LIMIT_COLUMNS`].
-pub(super) fn limits(row: &AnyRow) -> Result<CallLimits, DatabaseError> {
-    let mut numbers = [0; 6];
-    for (column, value) in LIMIT_COLUMNS.into_iter().zip(&mut numbers) {
-        *value = number(row, column)?;
-    }
-    CallLimits::from_numbers(numbers).map_err(|_| DatabaseError::new(FailureKind::Corrupt))
+/// Reads the column of limits.
+pub(super) fn limits(row: &AnyRow) -> Result<Limits, DatabaseError> {
+    text(row, "limits")?.parse().map_err(|_| DatabaseError::new(FailureKind::Corrupt))
 }
 
 pub(super) fn text(row: &AnyRow, column: &str) -> Result<String, DatabaseError> {

@@ -73,7 +73,7 @@ impl Sql {
         self.values.extend(values);
     }
 
-    /// Adds the condition that the id of the consumer contains this text, regardless of the case of
+    /// Adds the condition that the id of the subject contains this text, regardless of the case of
     /// ASCII letters.
     pub(super) fn push_search(&mut self, text: &str, dialect: Dialect) {
         // No id contains such a text, and each database has a limit for its patterns.
@@ -88,10 +88,10 @@ impl Sql {
     }
 
     /// Adds ` IN (…)`. If `values` is empty, the condition is never true.
-    pub(super) fn push_list(&mut self, values: &[String]) {
+    pub(super) fn push_list<'a>(&mut self, values: impl IntoIterator<Item = &'a str>) {
         self.push(" IN (NULL", []);
         for value in values {
-            self.push(", ?", [value.as_str().into()]);
+            self.push(", ?", [value.into()]);
         }
         self.push(")", []);
     }

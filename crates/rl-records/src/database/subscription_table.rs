@@ -5,7 +5,7 @@ use sqlx::any::AnyRow;
 use super::connections::Runner;
 use super::driver_error::database_error;
 use super::kind::Kind;
-use super::row::{LIMIT_COLUMNS, limit_values, micros, number, optional_text, text, time};
+use super::row::{micros, number, optional_text, text, time};
 use super::statement::{Bound, Sql};
 use super::table::{METADATA, Object};
 use super::transaction::Transaction;
@@ -18,7 +18,6 @@ use crate::tier::TierContent;
 impl Object for Subscription {
     type Content = SubscriptionContent;
 
-    const KIND: Kind = Kind::Subscription;
     const TABLE: &'static str = "rl_subscriptions";
     const KEY: &'static str = "subscription_id";
     const COLUMNS: &'static [&'static str] = &[
@@ -39,8 +38,12 @@ impl Object for Subscription {
         self.id.to_string()
     }
 
-    fn owner(&self) -> &str {
-        &self.content.consumer_id
+    fn kind(&self) -> Kind {
+        Kind::Subscription
+    }
+
+    fn owner(&self) -> String {
+        self.content.consumer_id.clone()
     }
 
     fn content(&self) -> &SubscriptionContent {
@@ -136,18 +139,9 @@ pub(super) async fn copy_limits(
     transaction: &mut Transaction,
     tier: &TierContent,
 ) -> Result<(), DatabaseError> {
-    let mut sql = Sql::new("UPDATE rl_records SET");
-    let values = limit_values(&tier.limits);
-    for (index, (column, value)) in LIMIT_COLUMNS.into_iter().zip(values).enumerate() {
-        sql.push(if index == 0 { " " } else { ", " }, []);
-        sql.push(column, []);
-        sql.push(" = ?", [value]);
-    }
-    sql.push(
-        " WHERE rate_limiting_id IN (SELECT record_id FROM rl_subscriptions \
-         WHERE tier = ? AND record_id IS NOT NULL)",
-        [tier.name.as_str().into()],
-    );
-    sql.on(&mut **transaction).await?;
+    let update = "UPDATE rl_records SET limits = ? WHERE rate_limiting_id IN \
+                  (SELECT record_id FROM rl_subscriptions WHERE tier = ? AND record_id IS NOT NULL)";
+    let values = [tier.limits.to_string().into(), tier.name.as_str().into()];
+    Sql::with(update, values).on(&mut **transaction).await?;
     Ok(())
 }

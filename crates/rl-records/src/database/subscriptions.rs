@@ -67,19 +67,20 @@ impl<'a> Subscriptions<'a> {
     ///
     /// ```
     /// use rl_core::time::{Clock, SystemClock};
-    /// use rl_records::{CallLimits, Records, SubscriptionContent, SubscriptionStatus, TierContent};
+    /// use rl_records::{Limits, Records, SubscriptionContent, SubscriptionStatus, TierContent};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let records = Records::connect("sqlite::memory:").await?;
-    /// let limits = CallLimits::from_numbers([10, 100, -1, -1, -1, -1])?;
-    /// records.tiers().create(TierContent { name: "gold".into(), limits }, "alice").await?;
+    /// let limits: Limits = "10/second, 100/minute".parse()?;
+    /// let gold = TierContent { name: "gold".into(), limits: limits.clone() };
+    /// records.tiers().create(gold, "alice").await?;
     ///
     /// let now = SystemClock.now();
     /// let content = SubscriptionContent::new("abc123", "gold", now);
     /// let requested = records.subscriptions().create(content, "alice").await?;
     /// let active = SubscriptionStatus::Active;
     /// records.subscriptions().set_status(requested.id, active, requested.revision, "billing").await?;
-    /// assert_eq!(records.active_limits("abc123", SystemClock.now()).await?.limits(), limits);
+    /// assert_eq!(records.active_limits("abc123", SystemClock.now()).await?.limits(), &limits);
     /// # Ok(()) }
     /// ```
     pub async fn create(
@@ -217,7 +218,7 @@ impl<'a> Subscriptions<'a> {
         self,
         query: &HistoryQuery,
     ) -> Result<Vec<Change<SubscriptionContent>>, DatabaseError> {
-        history::list(&self.database.reads, Kind::Subscription, query).await
+        history::list(&self.database.reads, &[Kind::Subscription], query).await
     }
 
     async fn change(

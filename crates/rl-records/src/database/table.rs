@@ -26,7 +26,6 @@ pub(super) trait Object: Sized {
     /// The content of the object, as it is stored in the history.
     type Content: HistoryValue;
 
-    const KIND: Kind;
     const TABLE: &'static str;
     const KEY: &'static str;
     /// All columns except the key.
@@ -35,9 +34,12 @@ pub(super) trait Object: Sized {
     /// Returns the value of the key.
     fn key(&self) -> String;
 
-    /// Returns the id of the consumer that a change of this object affects. For an object with a
+    /// Returns the kind of a change of this object.
+    fn kind(&self) -> Kind;
+
+    /// Returns the id of the subject that a change of this object affects. For an object with a
     /// name, returns the name.
-    fn owner(&self) -> &str;
+    fn owner(&self) -> String;
 
     /// Returns the content.
     fn content(&self) -> &Self::Content;
@@ -88,7 +90,8 @@ pub(super) async fn insert<T: Object>(
     sql.push(")", []);
     sql.on(&mut **transaction).await?;
     let key = object.key();
-    let row = history_row(change, object, &key, by);
+    let owner = object.owner();
+    let row = HistoryRow { change, kind: object.kind(), owner: &owner, item: &key, by };
     history::write(transaction, row, None, Some(object.content())).await
 }
 
@@ -112,7 +115,8 @@ pub(super) async fn update<T: Object>(
     sql.push(" = ?", [after.key().into()]);
     sql.on(&mut **transaction).await?;
     let key = after.key();
-    let row = history_row(change, after, &key, by);
+    let owner = after.owner();
+    let row = HistoryRow { change, kind: after.kind(), owner: &owner, item: &key, by };
     history::write(transaction, row, Some(before.content()), Some(after.content())).await
 }
 
@@ -130,17 +134,9 @@ pub(super) async fn delete<T: Object>(
     sql.push(" = ?", [object.key().into()]);
     sql.on(&mut **transaction).await?;
     let key = object.key();
-    let row = history_row(change, object, &key, by);
+    let owner = object.owner();
+    let row = HistoryRow { change, kind: object.kind(), owner: &owner, item: &key, by };
     history::write(transaction, row, Some(object.content()), None).await
-}
-
-fn history_row<'a, T: Object>(
-    change: i64,
-    object: &'a T,
-    key: &'a str,
-    by: &'a str,
-) -> HistoryRow<'a> {
-    HistoryRow { change, kind: T::KIND, owner: object.owner(), item: key, by }
 }
 
 /// The content of an object whose key is its name: a tier, or the limit of a resource.
@@ -181,7 +177,6 @@ pub(super) const METADATA: [&str; 5] =
 impl<T: NamedContent> Object for Revisioned<T> {
     type Content = T;
 
-    const KIND: Kind = T::KIND;
     const TABLE: &'static str = T::TABLE;
     const KEY: &'static str = "name";
     const COLUMNS: &'static [&'static str] = T::COLUMNS;
@@ -190,8 +185,12 @@ impl<T: NamedContent> Object for Revisioned<T> {
         self.content.name().to_owned()
     }
 
-    fn owner(&self) -> &str {
-        self.content.name()
+    fn kind(&self) -> Kind {
+        T::KIND
+    }
+
+    fn owner(&self) -> String {
+        self.key()
     }
 
     fn content(&self) -> &T {

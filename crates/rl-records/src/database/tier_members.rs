@@ -121,7 +121,7 @@ pub(super) async fn exist(
 /// Returns the content of the tier that a subject is in, if it is in one.
 pub(super) async fn find_tier(
     runner: impl Runner,
-    realm: &'static str,
+    realm: &str,
     id: &str,
 ) -> Result<Option<TierContent>, DatabaseError> {
     if id.contains('\0') {

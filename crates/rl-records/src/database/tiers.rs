@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use rl_core::Subject;
+use rl_core::{FailureKind, Subject};
 use sqlx::any::AnyRow;
 
 use super::handle::Database;
 use super::history;
 use super::kind::Kind;
-use super::row::{LIMIT_COLUMNS, limit_values, limits, text};
-use super::statement::Bound;
+use super::row::{limits, number, text};
+use super::statement::{Bound, Sql, without_nul};
 use super::subscription_table;
 use super::table::{self, METADATA, NamedContent};
 use super::tier_members;
@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::error::{ChangeError, DatabaseError, InvalidField};
 use crate::history::{Change, HistoryQuery};
 use crate::revision::{Expected, Revisioned};
-use crate::tier::{Tier, TierContent, TierMember, member_key};
+use crate::tier::{Tier, TierContent, TierMember, TierUses, member_key};
 
 /// The tiers of a database, and the members of each.
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +40,19 @@ impl<'a> Tiers<'a> {
     /// # Examples
     ///
     /// ```
-    /// use rl_core::Subject;
-    /// use rl_records::{CallLimits, Records, TierContent};
+    /// use rl_core::{FailureKind, Subject};
+    /// use rl_records::{Limits, Records, TierContent};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use rl_core::time::{Clock, SystemClock};
     /// let records = Records::connect("sqlite::memory:").await?;
-    /// let limits = CallLimits::from_numbers([10, 100, -1, -1, -1, -1])?;
-    /// records.tiers().create(TierContent { name: "gold".into(), limits }, "alice").await?;
+    /// let limits: Limits = "10/second, 10000/minute:unit=tokens".parse()?;
+    /// let gold = TierContent { name: "gold".into(), limits: limits.clone() };
+    /// records.tiers().create(gold, "alice").await?;
     ///
     /// records.tiers().set_member(&Subject::consumer("abc123"), Some("gold"), 0, "alice").await?;
     /// let active = records.active_limits("abc123", SystemClock.now()).await?;
-    /// assert_eq!((active.tier(), active.limits()), (Some("gold"), limits));
+    /// assert_eq!((active.tier(), active.limits()), (Some("gold"), &limits));
     /// # Ok(()) }
     /// ```
     pub async fn create(
@@ -78,6 +79,23 @@ impl<'a> Tiers<'a> {
     /// Returns an error if the database fails.
     pub async fn list(self, after: Option<&str>, limit: u32) -> Result<Vec<Tier>, DatabaseError> {
         table::list_named(&self.database.reads, after, limit).await
+    }
+
+    /// Returns the number of members of a tier, and the number of subscriptions whose records have
+    /// its limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn uses(self, name: &str) -> Result<TierUses, DatabaseError> {
+        let count = "SELECT (SELECT COUNT(*) FROM rl_tier_members WHERE tier = ?) AS members, \
+                     (SELECT COUNT(*) FROM rl_subscriptions WHERE tier = ? \
+                     AND record_id IS NOT NULL) AS subscriptions";
+        let name = Bound::from(without_nul(name));
+        let rows = Sql::with(count, [name.clone(), name]).on(&self.database.reads).await?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+        let count = |column| Ok(number(row, column)?.unsigned_abs());
+        Ok(TierUses { members: count("members")?, subscriptions: count("subscriptions")? })
     }
 
     /// Replaces the limits of a tier. They apply to the next request of every member, and of every
@@ -123,7 +141,7 @@ impl<'a> Tiers<'a> {
         self,
         query: &HistoryQuery,
     ) -> Result<Vec<Change<TierContent>>, DatabaseError> {
-        history::list(&self.database.reads, Kind::Tier, query).await
+        history::list(&self.database.reads, &[Kind::Tier], query).await
     }
 
     /// Puts a consumer or an API key into a tier. With `None`, removes it from its tier.
@@ -176,33 +194,22 @@ impl<'a> Tiers<'a> {
     ) -> Result<Vec<Change<String>>, DatabaseError> {
         let Some((realm, id)) = member_key(subject) else { return Ok(Vec::new()) };
         let query = HistoryQuery { owner: Some(id), item: None, ..query.clone() };
-        history::list(&self.database.reads, tier_members::kind(realm), &query).await
+        history::list(&self.database.reads, &[tier_members::kind(realm)], &query).await
     }
 }
 
 impl NamedContent for TierContent {
     const KIND: Kind = Kind::Tier;
     const TABLE: &'static str = "rl_tiers";
-    const COLUMNS: &'static [&'static str] = &[
-        LIMIT_COLUMNS[0],
-        LIMIT_COLUMNS[1],
-        LIMIT_COLUMNS[2],
-        LIMIT_COLUMNS[3],
-        LIMIT_COLUMNS[4],
-        LIMIT_COLUMNS[5],
-        METADATA[0],
-        METADATA[1],
-        METADATA[2],
-        METADATA[3],
-        METADATA[4],
-    ];
+    const COLUMNS: &'static [&'static str] =
+        &["limits", METADATA[0], METADATA[1], METADATA[2], METADATA[3], METADATA[4]];
 
     fn name(&self) -> &str {
         &self.name
     }
 
     fn values(&self) -> Vec<Bound> {
-        limit_values(&self.limits).into()
+        vec![self.limits.to_string().into()]
     }
 
     fn from_row(row: &AnyRow) -> Result<Self, DatabaseError> {

@@ -70,7 +70,7 @@ impl Transaction {
         self.database.now()
     }
 
-    pub(super) fn aggregation(&self) -> Aggregation {
+    pub(super) fn aggregation(&self) -> &Aggregation {
         self.database.aggregation()
     }
 

@@ -2,28 +2,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, join_all};
+use rl_core::FailureKind;
 use rl_core::time::Timestamp;
-use rl_core::{FailureKind, Policy};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::cache::{Cache, Load};
 use super::timeline::{PolicyOf, Timeline};
 use crate::database::{
-    Database, Kind, Listener, Position, consumer_records, key_tier, resource_limit,
+    Database, Kind, Listener, Position, record_realms, resource_limit, subject_limits,
 };
 use crate::error::DatabaseError;
 use crate::resource::ResourceLimitContent;
 
-/// The caches of a source, for consumers, resources and keys.
+/// The caches of a source.
 pub(super) struct Caches {
+    /// The consumers by their ids.
     pub(super) consumers: Arc<Cache<Timeline>>,
+    /// The other subjects by their realms and ids, separated by a slash.
+    pub(super) subjects: Arc<Cache<Timeline>>,
     pub(super) resources: Arc<Cache<Option<ResourceLimitContent>>>,
-    pub(super) keys: Option<Arc<Cache<Option<KeyTier>>>>,
+    /// The realms whose subjects have records, under the key [`REALMS`].
+    pub(super) realms: Arc<Cache<Vec<String>>>,
     /// The time at which the change log was last read.
     polled_at: Mutex<Option<Instant>>,
     pub(super) seen: Arc<SeenEnd>,
 }
+
+/// The only key of the cache of realms.
+pub(super) const REALMS: &str = "";
 
 /// The newest end of the change log that look-ups have read since the last poll.
 ///
@@ -57,18 +64,13 @@ impl SeenEnd {
     }
 }
 
-/// The tier of a key.
-pub(super) struct KeyTier {
-    pub(super) name: String,
-    pub(super) policy: Option<Policy>,
-}
-
 /// The settings of the caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSettings {
     pub(super) policy_of: PolicyOf,
     pub(super) capacity: usize,
     pub(super) fresh_micros: u64,
+    /// Whether the tiers of keys are looked up.
     pub(super) has_keys: bool,
 }
 
@@ -76,9 +78,10 @@ impl Caches {
     pub(super) fn new(database: &Arc<Database>, settings: CacheSettings) -> Self {
         let seen = Arc::default();
         Self {
-            consumers: Arc::new(cache(database, settings, &seen)),
-            resources: Arc::new(cache(database, settings, &seen)),
-            keys: settings.has_keys.then(|| Arc::new(cache(database, settings, &seen))),
+            consumers: Arc::new(cache(database, settings, true, &seen)),
+            subjects: Arc::new(cache(database, settings, false, &seen)),
+            resources: Arc::new(cache(database, settings, false, &seen)),
+            realms: Arc::new(cache(database, settings, false, &seen)),
             polled_at: Mutex::default(),
             seen,
         }
@@ -98,14 +101,16 @@ impl Caches {
     /// Marks everything as stale.
     pub(super) fn invalidate_all(&self) {
         self.consumers.invalidate_all();
+        self.subjects.invalidate_all();
         self.resources.invalidate_all();
-        self.keys.iter().for_each(|keys| keys.invalidate_all());
+        self.realms.invalidate_all();
     }
 }
 
 fn cache<V: Send + Sync + 'static>(
     database: &Arc<Database>,
     settings: CacheSettings,
+    is_of_consumers: bool,
     seen: &Arc<SeenEnd>,
 ) -> Cache<V>
 where
@@ -113,7 +118,7 @@ where
 {
     let (database, seen) = (Arc::clone(database), Arc::clone(seen));
     let limiter = database.lookup_limiter().clone();
-    let loader = Loader { database, policy_of: settings.policy_of, seen };
+    let loader = Loader { database, settings, is_of_consumers, seen };
     Cache::new(loader, limiter, settings.capacity, settings.fresh_micros, Handle::current())
 }
 
@@ -121,11 +126,16 @@ impl Listener for Caches {
     fn changed(&self, kind: Kind, owner: &str) {
         match kind {
             Kind::Record | Kind::Consumer => self.consumers.invalidate(owner),
+            Kind::SubjectRecord => {
+                self.subjects.invalidate(owner);
+                self.realms.invalidate(REALMS);
+            }
             Kind::Resource => self.resources.invalidate(owner),
-            Kind::Key => self.keys.iter().for_each(|keys| keys.invalidate(owner)),
+            Kind::Key => self.subjects.invalidate(&of_key(owner)),
             Kind::Tier => {
-                self.consumers.invalidate_if(|timeline| timeline.depends_on(owner));
-                self.keys.iter().for_each(|keys| keys.invalidate_if(|tier| is_in(tier, owner)));
+                for cache in [&self.consumers, &self.subjects] {
+                    cache.invalidate_if(|timeline| timeline.depends_on(owner));
+                }
             }
             // A change of a subscription affects limits through its record. Changes of the other
             // kinds affect no limit.
@@ -136,27 +146,33 @@ impl Listener for Caches {
     fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>> {
         match kind {
             Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
+            Kind::SubjectRecord => {
+                let refreshes = [self.subjects.refresh(owner), self.realms.refresh(REALMS)];
+                Some(join_all(refreshes.into_iter().flatten()).map(drop).boxed())
+            }
             Kind::Resource => self.resources.refresh(owner),
-            Kind::Key => self.keys.as_ref()?.refresh(owner),
+            Kind::Key => self.subjects.refresh(&of_key(owner)),
             Kind::Tier => {
-                let consumers = self.consumers.refresh_if(|timeline| timeline.depends_on(owner));
-                let keys = self.keys.as_ref();
-                let keys = keys.map(|keys| keys.refresh_if(|tier| is_in(tier, owner)));
-                Some(join_all(keys.into_iter().chain([consumers])).map(drop).boxed())
+                let caches = [&self.consumers, &self.subjects];
+                let refreshes =
+                    caches.map(|cache| cache.refresh_if(|timeline| timeline.depends_on(owner)));
+                Some(join_all(refreshes).map(drop).boxed())
             }
             Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
         }
     }
 }
 
-fn is_in(member: &Option<KeyTier>, tier: &str) -> bool {
-    member.as_ref().is_some_and(|member| member.name == tier)
+/// Returns the key of the cache of subjects for an API key.
+fn of_key(id: &str) -> String {
+    format!("key/{id}")
 }
 
 /// Reads the values of the caches.
 struct Loader {
     database: Arc<Database>,
-    policy_of: PolicyOf,
+    settings: CacheSettings,
+    is_of_consumers: bool,
     seen: Arc<SeenEnd>,
 }
 
@@ -168,15 +184,20 @@ fn log_failure(error: &DatabaseError) -> FailureKind {
 }
 
 impl Load<Timeline> for Loader {
-    fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
-        let database = self.database.clone();
-        let (policy_of, seen) = (self.policy_of, self.seen.clone());
+    fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
+        let (database, seen) = (self.database.clone(), self.seen.clone());
+        let (settings, is_of_consumers) = (self.settings, self.is_of_consumers);
         async move {
             let now = database.now();
-            let found = consumer_records(&database, &consumer, now).await;
+            let (realm, id) = match key.split_once('/') {
+                Some(subject) if !is_of_consumers => subject,
+                _ => ("consumer", &*key),
+            };
+            let with_tier = realm == "consumer" || realm == "key" && settings.has_keys;
+            let found = subject_limits(&database, realm, id, with_tier, now).await;
             let (found, end) = found.map_err(|error| log_failure(&error))?;
             seen.record(end);
-            Ok(Timeline::new(found, database.aggregation(), policy_of, now))
+            Ok(Timeline::new(found, database.aggregation(), settings.policy_of, now))
         }
         .boxed()
     }
@@ -206,18 +227,14 @@ impl Load<Option<ResourceLimitContent>> for Loader {
     }
 }
 
-impl Load<Option<KeyTier>> for Loader {
-    fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<KeyTier>, FailureKind>> {
-        let database = self.database.clone();
-        let (policy_of, seen) = (self.policy_of, self.seen.clone());
+impl Load<Vec<String>> for Loader {
+    fn load(&self, _: Arc<str>) -> BoxFuture<'static, Result<Vec<String>, FailureKind>> {
+        let (database, seen) = (self.database.clone(), self.seen.clone());
         async move {
-            let found = key_tier(&database, &key).await;
-            let (tier, end) = found.map_err(|error| log_failure(&error))?;
+            let found = record_realms(&database).await;
+            let (realms, end) = found.map_err(|error| log_failure(&error))?;
             seen.record(end);
-            Ok(tier.map(|tier| {
-                let aggregation = database.aggregation().with_tier(Some(&tier));
-                KeyTier { name: tier.name, policy: policy_of(&aggregation.limits([])) }
-            }))
+            Ok(realms)
         }
         .boxed()
     }

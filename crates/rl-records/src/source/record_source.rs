@@ -8,13 +8,13 @@ use rl_core::{FailureKind, MaybeReady, Realm, StoreError, Subject};
 use tokio::task::AbortHandle;
 
 use super::cache::{Cache, Cached};
-use super::caches::{CacheSettings, Caches, KeyTier};
+use super::caches::{CacheSettings, Caches, REALMS};
 use super::stats::{LookupCounts, RecordSourceStats};
-use super::timeline::PolicyOf;
+use super::timeline::{FoundPolicy, PolicyOf, Timeline};
 use super::watch;
 use crate::database::Records;
-use crate::limits::CallLimits;
-use crate::record::is_name;
+use crate::limits::Limits;
+use crate::record::{is_name, record_id};
 
 /// A [`PolicySource`] that returns the policies of records.
 ///
@@ -23,8 +23,24 @@ use crate::record::is_name;
 /// | subject | policy |
 /// |---|---|
 /// | a consumer ([`Realm::Consumer`]) | from its records; without a record from its tier; without a tier from the defaults |
-/// | an API key ([`Realm::Key`]) | from its tier, with [`tiers_of_keys`](RecordSourceBuilder::tiers_of_keys) |
-/// | any other | from the policies of [`others`](RecordSourceBuilder::others) |
+/// | an API key ([`Realm::Key`]) | from its records; without a record from its tier, with [`tiers_of_keys`](RecordSourceBuilder::tiers_of_keys); without a tier from the policies of [`others`](RecordSourceBuilder::others) |
+/// | any other | from its records; without a record from the policies of [`others`](RecordSourceBuilder::others) |
+///
+/// Under a rule, the records [of this rule](crate::RecordContent::rule) are added to those without a
+/// rule. Rules tell the source their names, so it needs no setting:
+///
+/// ```
+/// use rl_core::key::Identified;
+/// use rl_core::rules::{Rule, Rules};
+/// use rl_records::{RecordSource, Records};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let source = RecordSource::start(&Records::connect("sqlite::memory:").await?);
+/// let rules = Rules::new()
+///     .rule(Rule::named("api").per(Identified).policies(source.clone()))
+///     .rule(Rule::named("login").on("POST", "/login").per(Identified).policies(source));
+/// # Ok(()) }
+/// ```
 ///
 /// For combined subjects ([`KeyExtractor::and`](rl_core::key::KeyExtractor::and)), the first
 /// subject decides: the records of a consumer apply to the consumer on each route. A consumer that
@@ -36,6 +52,10 @@ use crate::record::is_name;
 /// The limits of at most [capacity](RecordSourceBuilder::capacity) consumers are cached. After an
 /// hour they are looked up again in the background. Records begin and end on time without a
 /// look-up.
+///
+/// Subjects of other realms, such as addresses, are looked up only if any subject of their realm has
+/// a record. If this is unknown, because the database was never read, their policies are those of
+/// [`others`](RecordSourceBuilder::others).
 ///
 /// After a change, the next request waits for the new limits until the
 /// [deadline](RecordSourceBuilder::deadline). While the database is down, the last known limits
@@ -54,6 +74,7 @@ use crate::record::is_name;
 #[derive(Clone)]
 pub struct RecordSource {
     inner: Arc<Inner>,
+    rule: Option<Arc<str>>,
 }
 
 struct Inner {
@@ -62,6 +83,7 @@ struct Inner {
     others: Arc<dyn PolicySource>,
     policy_of: PolicyOf,
     deadline: Duration,
+    has_keys: bool,
     counts: LookupCounts,
     // The tasks end when the last clone of the source is dropped.
     tasks: Vec<AbortHandle>,
@@ -91,6 +113,26 @@ impl RecordSource {
             has_keys: false,
             observers: Vec::new(),
         }
+    }
+
+    /// Returns this source for the rule called `name`. Under a rule of a limiter it keeps this name,
+    /// so that several rules can have the records of one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::Identified;
+    /// use rl_core::rules::Rule;
+    /// use rl_records::{RecordSource, Records};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let source = RecordSource::start(&Records::connect("sqlite::memory:").await?);
+    /// let old = Rule::named("login-of-2025").per(Identified).policies(source.for_rule("login"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn for_rule(&self, name: impl Into<Arc<str>>) -> Self {
+        Self { inner: self.inner.clone(), rule: Some(name.into()) }
     }
 
     /// Returns the policy of the application `app` when it uses the resource `name`. Returns `None`
@@ -144,48 +186,97 @@ impl RecordSource {
     }
 
     fn consumer_policy(&self, consumer: &Subject) -> PolicyFuture {
-        let records = &self.inner.records;
         let owner = consumer.owner().id();
-        match owner.as_text() {
-            Some(id) if is_name(id) => {
-                let clock = records.database().clock().clone();
-                let consumers = &self.inner.caches.consumers;
-                self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
+        match record_id(consumer) {
+            Some(id) => {
+                let found = self.timeline(&self.inner.caches.consumers, &id);
+                found.map(|found| found.map(|found| found.policy))
             }
             // Records are found by the id of their consumer, but only a digest of this id is known.
             // The consumer may have records, so the defaults may be wrong.
-            None if !owner.is_of_long_text() => {
+            None if owner.as_text().is_none() && !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);
                 let detail = "a consumer that is known only by a digest has no records";
                 MaybeReady::ready(Err(error.with_detail(detail)))
             }
             // The id is empty, too long or contains control characters. No record can contain it,
             // so the defaults apply.
-            _ => {
-                let limits = records.aggregation().limits([]);
+            None => {
+                let limits = self.inner.records.aggregation().limits([]);
                 MaybeReady::ready(Ok((self.inner.policy_of)(&limits)))
             }
         }
     }
 
-    fn key_policy(&self, keys: &Arc<Cache<Option<KeyTier>>>, key: &Subject) -> PolicyFuture {
-        let id = key.owner().id().to_string();
-        let policy = self.cached(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
-        let pending = match policy {
-            MaybeReady::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
-            MaybeReady::Ready(policy) => {
-                return MaybeReady::Ready(policy.map(|policy| policy.map(Option::flatten)));
+    /// Returns the policy of a subject that is no consumer.
+    fn subject_policy(&self, subject: &Subject) -> PolicyFuture {
+        let Some(id) = record_id(subject) else { return self.inner.others.policy(subject) };
+        let realm = subject.realm();
+        let has_tiers = *realm == Realm::Key && self.inner.has_keys;
+        let key = format!("{}/{id}", realm.as_str());
+        let is_looked_up = match has_tiers {
+            true => MaybeReady::ready(true),
+            false => self.has_records(realm.as_str()),
+        };
+        let is_looked_up = match is_looked_up {
+            MaybeReady::Ready(Some(false)) => return self.inner.others.policy(subject),
+            MaybeReady::Ready(_) => self.timeline(&self.inner.caches.subjects, &key),
+            MaybeReady::Boxed(pending) => {
+                let source = self.clone();
+                MaybeReady::later(async move {
+                    match pending.await {
+                        true => source.timeline(&source.inner.caches.subjects, &key).await,
+                        false => Ok(FoundPolicy { policy: None, is_default: true }),
+                    }
+                })
+            }
+        };
+        let pending = match is_looked_up {
+            MaybeReady::Ready(Some(Ok(found))) if found.is_default => {
+                return self.inner.others.policy(subject);
+            }
+            MaybeReady::Ready(found) => {
+                return MaybeReady::Ready(found.map(|found| found.map(|found| found.policy)));
             }
             MaybeReady::Boxed(pending) => pending,
         };
         let others = self.inner.others.clone();
-        let key = key.clone();
+        let subject = subject.clone();
         MaybeReady::later(async move {
-            match pending.await? {
-                Some(policy) => Ok(policy),
-                None => others.policy(&key).await,
-            }
+            let found = pending.await?;
+            if found.is_default { others.policy(&subject).await } else { Ok(found.policy) }
         })
+    }
+
+    /// Returns whether a subject of this realm has a record. Without an answer of the database, the
+    /// last known one applies; if none is known, no subject has a record.
+    fn has_records(&self, realm: &str) -> MaybeReady<bool> {
+        let is_in = |realms: &[String], realm: &str| realms.iter().any(|known| known == realm);
+        let (lookup, last) = match self.inner.caches.realms.get(REALMS) {
+            Cached::Value(realms) => return MaybeReady::ready(is_in(&realms, realm)),
+            Cached::Failed(_) => return MaybeReady::ready(false),
+            Cached::Pending { lookup, last } => (lookup, last),
+        };
+        let (source, realm) = (self.clone(), realm.to_owned());
+        MaybeReady::later(async move {
+            let found = tokio::time::timeout(source.inner.deadline, lookup).await;
+            if found.is_err() {
+                source.inner.caches.realms.give_up(REALMS);
+            }
+            let realms = found.ok().and_then(Result::ok).or(last);
+            realms.is_some_and(|realms| is_in(&realms, &realm))
+        })
+    }
+
+    /// Returns the current policy in the timeline of `key`.
+    fn timeline(
+        &self,
+        cache: &Arc<Cache<Timeline>>,
+        key: &str,
+    ) -> MaybeReady<Result<FoundPolicy, StoreError>> {
+        let clock = self.inner.records.database().clock().clone();
+        let rule = self.rule.clone();
+        self.cached(cache, key, move |timeline| timeline.policy(rule.as_deref(), clock.now()))
     }
 
     /// Returns the cached value of `key`, converted by `convert`. If the value is being looked up,
@@ -235,14 +326,14 @@ impl RecordSource {
 
 impl PolicySource for RecordSource {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        match (subject.realm(), subject.owner().id().as_text()) {
-            (Realm::Consumer, _) => self.consumer_policy(subject),
-            (Realm::Key, None) => match &self.inner.caches.keys {
-                Some(keys) => self.key_policy(keys, subject),
-                None => self.inner.others.policy(subject),
-            },
-            _ => self.inner.others.policy(subject),
+        match subject.realm() {
+            Realm::Consumer => self.consumer_policy(subject),
+            _ => self.subject_policy(subject),
         }
+    }
+
+    fn for_rule(&self, rule: &str) -> Option<Arc<dyn PolicySource>> {
+        self.rule.is_none().then(|| Arc::new(Self::for_rule(self, rule)) as _)
     }
 }
 
@@ -280,7 +371,7 @@ pub struct RecordSourceBuilder {
 }
 
 impl RecordSourceBuilder {
-    /// Sets the policies of subjects that are not consumers. Defaults to [`Preset::OpenBank`],
+    /// Sets the policies of subjects that are not consumers and have no record. Defaults to [`Preset::OpenBank`],
     /// which allows each anonymous address 1 000 requests per hour.
     pub fn others(mut self, policies: impl PolicySource) -> Self {
         self.others = Arc::new(policies);
@@ -294,8 +385,9 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a tier get the policies of
-    /// [`others`](Self::others). Without this setting, all keys get those policies.
+    /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a record and without a tier get
+    /// the policies of [`others`](Self::others). Without this setting, all keys without a record get
+    /// those policies.
     ///
     /// Every unknown key causes a look-up. So put the limiter behind the authentication; otherwise
     /// clients that invent keys keep the database busy.
@@ -304,7 +396,8 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// Sets the capacity of each of the three caches: for consumers, for keys and for resources.
+    /// Sets the capacity of each of the three caches: for consumers, for other subjects and for
+    /// resources.
     /// Defaults to 100 000. A full cache evicts the least recently used entries.
     pub const fn capacity(mut self, count: usize) -> Self {
         self.capacity = count;
@@ -357,11 +450,8 @@ impl RecordSourceBuilder {
     /// Panics outside a tokio runtime.
     #[must_use]
     pub fn start(self) -> RecordSource {
-        let policy_of: PolicyOf = if self.counts_all {
-            |limits| Some(limits.counting_policy())
-        } else {
-            CallLimits::policy
-        };
+        let policy_of: PolicyOf =
+            if self.counts_all { Limits::counting_policy } else { Limits::policy };
         let settings = CacheSettings {
             policy_of,
             capacity: self.capacity,
@@ -380,10 +470,11 @@ impl RecordSourceBuilder {
             others: self.others,
             policy_of,
             deadline: self.deadline,
+            has_keys: self.has_keys,
             counts: LookupCounts::default(),
             tasks,
         };
-        RecordSource { inner: Arc::new(inner) }
+        RecordSource { inner: Arc::new(inner), rule: None }
     }
 }
 

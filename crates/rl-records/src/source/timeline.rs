@@ -1,31 +1,37 @@
+use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
 use crate::active::{Aggregation, block_at};
-use crate::database::ConsumerLimits;
-use crate::limits::CallLimits;
+use crate::call_limits::CallLimits;
+use crate::database::SubjectLimits;
+use crate::limits::Limits;
+use crate::record::RecordContent;
 
 /// Converts limits into a policy.
-pub(super) type PolicyOf = fn(&CallLimits) -> Option<Policy>;
+pub(super) type PolicyOf = fn(&Limits) -> Option<Policy>;
 
-/// The records of one consumer from a given time on. They determine its policy at every later time.
+/// The records of one subject from a given time on. They determine its policy at every later time.
 #[derive(Debug)]
 pub(super) struct Timeline {
     spans: Vec<TimelineSpan>,
     aggregation: Aggregation,
     policy_of: PolicyOf,
-    // The tier of the consumer, and the tiers of its subscriptions.
+    has_tier: bool,
+    // The tier of the subject, and the tiers of its subscriptions.
     tiers: Vec<String>,
-    current: RwLock<Stretch>,
+    // The current policy under each rule that a record names, and under all others.
+    current: Vec<(Option<String>, RwLock<Stretch>)>,
 }
 
 #[derive(Debug)]
 struct TimelineSpan {
     from: Timestamp,
     to: Timestamp,
-    limits: CallLimits,
+    rule: Option<String>,
+    limits: Limits,
     blocks: bool,
 }
 
@@ -35,31 +41,44 @@ struct Stretch {
     from: Timestamp,
     to: Timestamp,
     policy: Option<Policy>,
+    has_record: bool,
 }
 
 impl Timeline {
-    /// Creates the timeline of a consumer. While no record is active, the limits of its tier apply.
+    /// Creates the timeline of a subject. While no record is active, the limits of its tier apply.
     pub(super) fn new(
-        found: ConsumerLimits,
-        aggregation: Aggregation,
+        found: SubjectLimits,
+        aggregation: &Aggregation,
         policy_of: PolicyOf,
         now: Timestamp,
     ) -> Self {
-        let ConsumerLimits { records, tier, subscribed: mut tiers } = found;
+        let SubjectLimits { records, tier, subscribed: mut tiers } = found;
         let aggregation = aggregation.with_tier(tier.as_ref());
-        let spans = records.iter().map(|record| {
-            let content = &record.content;
-            TimelineSpan {
-                from: content.from_date,
-                to: content.to_date,
-                limits: content.limits,
-                blocks: content.blocks,
-            }
+        let spans = records.into_iter().map(|record| {
+            let RecordContent { from_date, to_date, rule, limits, blocks, .. } = record.content;
+            TimelineSpan { from: from_date, to: to_date, rule, limits, blocks }
         });
-        let spans: Vec<TimelineSpan> = spans.collect();
-        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
+        let has_tier = tier.is_some();
         tiers.extend(tier.map(|tier| tier.name));
-        Self { spans, aggregation, policy_of, tiers, current }
+        Self::of_spans(spans.collect(), aggregation, policy_of, has_tier, tiers, now)
+    }
+
+    fn of_spans(
+        spans: Vec<TimelineSpan>,
+        aggregation: Aggregation,
+        policy_of: PolicyOf,
+        has_tier: bool,
+        tiers: Vec<String>,
+        now: Timestamp,
+    ) -> Self {
+        let rules: BTreeSet<_> = spans.iter().map(|span| span.rule.clone()).chain([None]).collect();
+        let timeline = Self { spans, aggregation, policy_of, has_tier, tiers, current: Vec::new() };
+        let current = rules.into_iter().map(|rule| {
+            let stretch = timeline.stretch(rule.as_deref(), now);
+            (rule, RwLock::new(stretch))
+        });
+        let current = current.collect();
+        Self { current, ..timeline }
     }
 
     /// Returns whether a change of the tier of this name changes the policy.
@@ -67,47 +86,65 @@ impl Timeline {
         self.tiers.iter().any(|name| name == tier)
     }
 
-    /// Returns the policy at `now`, or `None` if there is no limit.
-    pub(super) fn policy(&self, now: Timestamp) -> Option<Policy> {
+    /// Returns the policy under a rule at `now`, which has no policy if there is no limit. `None` is
+    /// a limiter without rules.
+    pub(super) fn policy(&self, rule: Option<&str>, now: Timestamp) -> FoundPolicy {
+        let of_rule = self.current.iter().find(|(known, _)| known.as_deref() == rule);
+        // The first entry is for the rules that no record names.
+        let (rule, current) = of_rule.unwrap_or(&self.current[0]);
         {
-            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+            let current = current.read().unwrap_or_else(PoisonError::into_inner);
             if (current.from..=current.to).contains(&now) {
-                return current.policy.clone();
+                return self.found(&current);
             }
         }
-        let found = stretch(&self.spans, &self.aggregation, self.policy_of, now);
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let found = self.stretch(rule.as_deref(), now);
+        let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
         *current = found;
-        current.policy.clone()
+        self.found(&current)
+    }
+
+    fn found(&self, stretch: &Stretch) -> FoundPolicy {
+        let is_default = !stretch.has_record && !self.has_tier;
+        FoundPolicy { policy: stretch.policy.clone(), is_default }
+    }
+
+    /// Returns the policy under a rule at `now`, with the interval around `now` in which no record
+    /// starts or ends.
+    fn stretch(&self, rule: Option<&str>, now: Timestamp) -> Stretch {
+        let applies = |span: &&TimelineSpan| span.rule.is_none() || span.rule.as_deref() == rule;
+        let spans = || self.spans.iter().filter(applies);
+        let mut from = Timestamp::EPOCH;
+        let mut to = Timestamp::from_micros(u64::MAX);
+        for span in spans() {
+            if span.from > now {
+                to = to.min(Timestamp::from_micros(span.from.as_micros() - 1));
+            } else if span.to >= now {
+                from = from.max(span.from);
+                to = to.min(span.to);
+            } else {
+                from = from.max(span.to.plus_micros(1));
+            }
+        }
+        let active = || spans().filter(|span| (span.from..=span.to).contains(&now));
+        let blocks = spans().filter(|span| span.blocks).map(|span| (span.from, span.to));
+        let policy_of = self.policy_of;
+        let policy = match block_at(blocks, now) {
+            Some(until) => {
+                policy_of(&CallLimits::BLOCKED.into()).map(|policy| policy.blocked_until(until))
+            }
+            None => policy_of(&self.aggregation.limits(active().map(|span| &span.limits))),
+        };
+        Stretch { from, to, policy, has_record: active().next().is_some() }
     }
 }
 
-/// Returns the policy at `now`, with the interval around `now` in which no record starts or ends.
-fn stretch(
-    spans: &[TimelineSpan],
-    aggregation: &Aggregation,
-    policy_of: PolicyOf,
-    now: Timestamp,
-) -> Stretch {
-    let mut from = Timestamp::EPOCH;
-    let mut to = Timestamp::from_micros(u64::MAX);
-    for span in spans {
-        if span.from > now {
-            to = to.min(Timestamp::from_micros(span.from.as_micros() - 1));
-        } else if span.to >= now {
-            from = from.max(span.from);
-            to = to.min(span.to);
-        } else {
-            from = from.max(span.to.plus_micros(1));
-        }
-    }
-    let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
-    let blocks = spans.iter().filter(|span| span.blocks).map(|span| (span.from, span.to));
-    let policy = match block_at(blocks, now) {
-        Some(until) => policy_of(&CallLimits::BLOCKED).map(|policy| policy.blocked_until(until)),
-        None => policy_of(&aggregation.limits(active().map(|span| &span.limits))),
-    };
-    Stretch { from, to, policy }
+/// The policy of a subject at a time; `None` if there is no limit.
+pub(super) struct FoundPolicy {
+    pub(super) policy: Option<Policy>,
+    /// Whether the policy is that of the defaults, because there is neither an active record nor a
+    /// tier.
+    pub(super) is_default: bool,
 }
 
 #[cfg(test)]
@@ -115,23 +152,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{CallLimit, CallPeriod};
 
     fn timeline(spans: &[(u64, u64, u64)]) -> Timeline {
         let spans = spans.iter().map(|(from, to, max)| TimelineSpan {
             from: Timestamp::from_micros(*from),
             to: Timestamp::from_micros(*to),
-            limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),
+            rule: None,
+            limits: format!("{max}/hour").parse().unwrap(),
             blocks: false,
         });
-        let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
-        let policy_of: PolicyOf = CallLimits::policy;
-        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
-        Timeline { spans, aggregation, policy_of, tiers: Vec::new(), current }
+        timeline_of(spans.collect())
+    }
+
+    fn timeline_of(spans: Vec<TimelineSpan>) -> Timeline {
+        let (aggregation, now) = (Aggregation::default(), Timestamp::EPOCH);
+        Timeline::of_spans(spans, aggregation, Limits::policy, false, Vec::new(), now)
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
-        let policy = timeline.policy(Timestamp::from_micros(now));
+        let policy = timeline.policy(None, Timestamp::from_micros(now)).policy;
         policy.map(|policy| policy.limits()[0].limit().max())
     }
 
@@ -150,9 +189,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_record_of_a_rule_is_added_under_this_rule_only() {
+        let span = |rule: Option<&str>, limits: &str| TimelineSpan {
+            from: Timestamp::from_micros(10),
+            to: Timestamp::from_micros(20),
+            rule: rule.map(ToOwned::to_owned),
+            limits: limits.parse().unwrap(),
+            blocks: false,
+        };
+        let timeline = timeline_of(vec![
+            span(None, "100/hour"),
+            span(Some("login"), "5/minute"),
+            span(Some("login"), "1/hour"),
+            span(Some("search"), "9/hour:gcra"),
+        ]);
+        let found = |rule, now| {
+            let found = timeline.policy(rule, Timestamp::from_micros(now));
+            (found.policy.map(|policy| policy.to_string()), found.is_default)
+        };
+        for (rule, expected) in [
+            (None, "hour=100/hour"),
+            (Some("other"), "hour=100/hour"),
+            (Some("login"), "minute=5/minute, hour=101/hour"),
+            (Some("search"), "hour=100/hour, hour:gcra=9/hour:gcra"),
+        ] {
+            assert_eq!(found(rule, 10), (Some(expected.to_owned()), false), "{rule:?}");
+            assert_eq!(found(rule, 21), (None, true), "{rule:?}");
+        }
+    }
+
     /// Returns the end of the block at `now`, if there is a block.
     fn block(timeline: &Timeline, now: u64) -> Option<Option<u64>> {
-        let policy = timeline.policy(Timestamp::from_micros(now))?;
+        let policy = timeline.policy(None, Timestamp::from_micros(now)).policy?;
         policy.block().map(|block| block.until().map(Timestamp::as_micros))
     }
 
@@ -180,7 +249,7 @@ mod tests {
             (700, Some(None)),
         ] {
             assert_eq!(block(&timeline, now), expected, "{now}");
-            let policy = timeline.policy(Timestamp::from_micros(now)).unwrap();
+            let policy = timeline.policy(None, Timestamp::from_micros(now)).policy.unwrap();
             let max = if expected.is_some() { 0 } else { 9 };
             assert_eq!(policy.limits()[0].limit().max(), max, "{now}");
         }
