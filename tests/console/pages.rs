@@ -34,7 +34,9 @@ async fn pages_that_only_show_data_charge_nothing() {
     assert_eq!(house.call("abc").await, 200);
     let owner = house.log_in(OWNER).await;
     for _ in 0..20 {
-        for path in ["/consumer?id=abc", "/usage?id=abc", "", "/store", "/changes"] {
+        for path in
+            ["/consumer?id=abc", "/usage?id=abc", "", "/now", "/consumers", "/store", "/changes"]
+        {
             assert_eq!(owner.get(&format!("/console{path}")).await.status, 200, "{path}");
         }
     }
@@ -178,7 +180,7 @@ async fn counters_are_reset_only_with_the_role_for_it() {
     house.record("abc", 1, 100).await;
     let owner = house.log_in(OWNER).await;
     assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
-    let done = owner.post("/console/consumer/reset", &[("id", "abc")]).await;
+    let done = owner.post("/console/reset", &[("id", "abc")]).await;
     assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=reset"));
     assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
 }
@@ -229,13 +231,13 @@ async fn lists_have_pages_and_a_search() {
         house.record(&format!("consumer-{number:02}"), 1, 1).await;
     }
     let viewer = house.log_in(VIEWER).await;
-    let page = viewer.get("/console").await.body;
+    let page = viewer.get("/console/consumers").await.body;
     assert!(page.contains(">consumer-49<") && !page.contains(">consumer-50<"));
     let next = page.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
     let page = viewer.get(&next.replace("&amp;", "&")).await.body;
     assert!(page.contains(">consumer-50<") && page.contains(">consumer-59<"), "{page}");
     assert!(!page.contains("rel=\"next\""));
-    let page = viewer.get("/console?search=ER-07").await.body;
+    let page = viewer.get("/console/consumers?search=ER-07").await.body;
     assert!(page.contains(">consumer-07<") && !page.contains(">consumer-08<"));
     let page = viewer.get("/console/changes").await.body;
     assert!(page.contains("Older changes") && page.contains(">consumer-59<"));
@@ -254,7 +256,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     house.records.tiers().create(tier, "otto").await.unwrap();
     let member = [("id", "abc"), ("tier", hostile), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
-    assert_eq!(owner.post("/console/consumer/reset", &[("id", "abc")]).await.status, 303);
+    assert_eq!(owner.post("/console/reset", &[("id", "abc")]).await.status, 303);
     let minute = Some("minute");
     house
         .records
@@ -331,7 +333,7 @@ async fn a_page_reports_that_the_database_is_down() {
     let house = House::new().await;
     let viewer = house.log_in(VIEWER).await;
     house.records.close().await;
-    let page = viewer.get("/console").await;
+    let page = viewer.get("/console/consumers").await;
     assert_eq!(page.status, 503);
     assert!(page.body.contains("Not available at present"), "{}", page.body);
     let page = viewer.get("/console/store").await;
@@ -348,8 +350,10 @@ async fn an_idle_session_ends_although_its_page_refreshes_itself() {
     after(29);
     assert_eq!(viewer.get("/console").await.status, 200, "a click");
     after(29);
-    // The automatic refresh of the page does not count as a click.
-    assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
+    // The automatic refresh of a page does not count as a click.
+    for part in ["/console/usage?id=abc", "/console/now"] {
+        assert_eq!(viewer.get(part).await.status, 200);
+    }
     after(1);
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
     let page = viewer.get("/console/consumer?id=abc").await;

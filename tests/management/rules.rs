@@ -395,8 +395,7 @@ async fn the_console_shows_and_resets_each_rule() {
         assert!(!page.contains("Rule fleet"), "{page}");
 
         let reset = async |rule: &str| {
-            let done =
-                service.form("/console/consumer/reset", &[("id", "abc"), ("rule", rule)]).await;
+            let done = service.form("/console/reset", &[("id", "abc"), ("rule", rule)]).await;
             done.header("location").map(str::to_owned)
         };
         let to = "/console/consumer?id=abc&done=reset";
@@ -407,8 +406,7 @@ async fn the_console_shows_and_resets_each_rule() {
         assert_eq!(service.call("/export").await, 429, "another rule denies");
         assert_eq!(reset("").await.as_deref(), Some(partly), "the pairs are not reset");
         assert_eq!(service.call("/export").await, 200);
-        let unknown =
-            service.form("/console/consumer/reset", &[("id", "abc"), ("rule", "x")]).await;
+        let unknown = service.form("/console/reset", &[("id", "abc"), ("rule", "x")]).await;
         assert_eq!(unknown.status, 400, "{}", unknown.body);
 
         service.clock.advance(Duration::from_secs(20));

@@ -80,6 +80,13 @@ pub enum AuditEvent {
         /// The name of the limit; `None` if all were reset.
         limit: Option<String>,
     },
+    /// An actor gave a reason for a change of a consumer, such as a block.
+    Reason {
+        /// The consumer.
+        consumer: String,
+        /// The reason.
+        reason: String,
+    },
     /// A request was refused.
     Refusal(Refusal),
 }

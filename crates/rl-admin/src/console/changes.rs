@@ -96,6 +96,7 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
     match event {
         AuditEvent::Record { consumer: id, .. }
         | AuditEvent::Subscription { consumer: id, .. }
+        | AuditEvent::Reason { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
         AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
             if realm == "consumer" {
@@ -127,6 +128,7 @@ fn what(event: &AuditEvent) -> Markup {
         AuditEvent::Reset { rule, limit: None, .. } => html! {
             strong { "All counters reset" } @if let Some(rule) = rule { " under the rule " (rule) }
         },
+        AuditEvent::Reason { reason, .. } => html! { strong { "Reason" } ": " (reason) },
         AuditEvent::Refusal(refusal) => refused(refusal),
         _ => html! { "An event that this console does not know" },
     }

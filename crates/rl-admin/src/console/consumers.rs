@@ -25,7 +25,7 @@ pub(super) async fn list(
         ..ConsumerQuery::default()
     };
     let found = site.context.records.consumers(&filter, site.context.now()).await?;
-    let path = site.path();
+    let path = site.link("/consumers", &[]);
     let main = html! {
         h1 { "Consumers" }
         form.search method="get" action=(path) role="search" {
@@ -49,7 +49,7 @@ pub(super) async fn list(
         }
         @if let Some(next) = &found.next {
             nav.pages aria-label="Pages" {
-                a rel="next" href=(site.link("", &[("search", search.unwrap_or_default()), ("after", next)])) { "Next page" }
+                a rel="next" href=(site.link("/consumers", &[("search", search.unwrap_or_default()), ("after", next)])) { "Next page" }
             }
         }
     };

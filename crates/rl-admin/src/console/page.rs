@@ -10,6 +10,7 @@ pub(super) const FORM_TOKEN: &str = "form_token";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     None,
+    Now,
     Consumers,
     Tiers,
     Changes,
@@ -44,7 +45,8 @@ pub(super) fn page(
                     a.brand href=(path) { (logo()) "Rate limits" }
                     @if let Some(visitor) = visitor {
                         nav aria-label="Console" { ul {
-                            (entry(path, "Consumers", tab == Tab::Consumers))
+                            (entry(path, "Now", tab == Tab::Now))
+                            (entry(&format!("{path}/consumers"), "Consumers", tab == Tab::Consumers))
                             (entry(&format!("{path}/tiers"), "Tiers", tab == Tab::Tiers))
                             (entry(&format!("{path}/changes"), "Changes", tab == Tab::Changes))
                             (entry(&format!("{path}/store"), "Store", tab == Tab::Store))
@@ -92,6 +94,9 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "updated" => "The change was saved. It applies to the next call.",
         "deleted" => "The record was deleted.",
         "reset" => "The counters were reset.",
+        "raised" => "The limits were raised. This applies to the next call.",
+        "blocked" => "The consumer is blocked, from the next call on.",
+        "unblocked" => "The block was lifted. This applies to the next call.",
         "reset-partly" => {
             "The counters were reset, except those of the rules that the note below leaves out."
         }

@@ -75,6 +75,8 @@ enum About {
     TierMember,
     /// Counters of a subject.
     Counters,
+    /// The reason for a change of a consumer.
+    Reason,
     /// A request without the required role.
     Request,
 }
@@ -88,6 +90,7 @@ enum HistoryState {
     Subscription(SubscriptionState),
     Member(MemberState),
     Reset(ResetState),
+    Reason(ReasonState),
     Request(RequestState),
 }
 
@@ -117,6 +120,12 @@ struct ResetState {
     // The schema requires this field. Otherwise every other state would match this schema too.
     #[schema(required = true)]
     limit: Option<String>,
+}
+
+/// The reason for a change of a consumer.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReasonState {
+    reason: String,
 }
 
 /// A request that was refused.
@@ -168,6 +177,11 @@ impl HistoryEntry {
                 let subject = format!("{realm}/{id}");
                 let after = Some(HistoryState::Reset(ResetState { rule, limit }));
                 (About::Counters, EventKind::Reset, subject.clone(), Some(subject), None, after)
+            }
+            AuditEvent::Reason { consumer, reason } => {
+                let subject = format!("consumer/{consumer}");
+                let after = Some(HistoryState::Reason(ReasonState { reason }));
+                (About::Reason, EventKind::Created, subject.clone(), Some(subject), None, after)
             }
             AuditEvent::Refusal(Refusal { role, method, path, consumer, count }) => {
                 let subject = consumer.map(|consumer| format!("consumer/{consumer}"));

@@ -129,7 +129,11 @@ impl Listener for Caches {
             }
             // A change of a subscription affects limits through its record. Changes of the other
             // kinds affect no limit.
-            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
+            Kind::Subscription
+            | Kind::Reset
+            | Kind::SubjectReset
+            | Kind::Reason
+            | Kind::Refusal => {}
         }
     }
 
@@ -144,7 +148,11 @@ impl Listener for Caches {
                 let keys = keys.map(|keys| keys.refresh_if(|tier| is_in(tier, owner)));
                 Some(join_all(keys.into_iter().chain([consumers])).map(drop).boxed())
             }
-            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
+            Kind::Subscription
+            | Kind::Reset
+            | Kind::SubjectReset
+            | Kind::Reason
+            | Kind::Refusal => None,
         }
     }
 }
