@@ -146,11 +146,22 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.picture(&picture("consumer-narrow-dark.png"), 390, true).await;
     let wide = browser.script("return document.documentElement.scrollWidth <= innerWidth").await;
     assert_eq!(wide, true, "nothing is cut off");
-    for (link, name) in [("3", "tiers"), ("4", "changes"), ("5", "store"), ("2", "consumers")] {
+    for (link, name) in [
+        ("2", "consumers"),
+        ("3", "rules"),
+        ("4", "tiers"),
+        ("5", "resources"),
+        ("6", "blocks"),
+        ("7", "changes"),
+        ("8", "store"),
+    ] {
         browser.press(&format!("nav li:nth-child({link}) a")).await;
         browser.until_text("nav a[aria-current]", |text| text.to_lowercase() == name).await;
         browser.picture(&picture(&format!("{name}-light.png")), 1200, false).await;
         browser.picture(&picture(&format!("{name}-narrow.png")), 390, true).await;
+        for width in [1200, 390] {
+            assert_eq!(barriers(&browser, width, width < 600).await, [""; 0], "{name} {width}");
+        }
     }
     assert_eq!(browser.complaints().await, [""; 0]);
     browser.press(".who button").await;
@@ -294,6 +305,9 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         "".to_owned(),
         "/consumers".to_owned(),
         "/consumers?search=unknown".to_owned(),
+        "/rules".to_owned(),
+        "/resources".to_owned(),
+        "/blocks".to_owned(),
         "/block?id=abc".to_owned(),
         "/raise?id=abc".to_owned(),
         "/explain?id=abc".to_owned(),

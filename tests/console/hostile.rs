@@ -29,9 +29,12 @@ const FORMS: [&str; 13] = [
 ];
 
 /// The paths of pages that show something.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 16] = [
     "/console",
     "/console/now",
+    "/console/rules",
+    "/console/resources",
+    "/console/blocks",
     "/console/consumers",
     "/console/subject?realm=consumer&id=abc",
     "/console/explain?realm=consumer&id=abc",
@@ -414,7 +417,9 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         "/console".to_owned(),
         format!("/console?{}&{}&{}", query("text"), query("realm"), query("rule")),
         "/console/consumers".to_owned(),
-        format!("/console/consumers?{}", query("search")),
+        format!("/console/consumers?{}&{}&{}", query("search"), query("tier"), query("state")),
+        format!("/console/resources?{}", query("app")),
+        "/console/blocks".to_owned(),
         format!("/console/block?{}", query("id")),
         format!("/console/raise?{}", query("id")),
         format!("/console/explain?{}&{}", query("id"), query("path")),

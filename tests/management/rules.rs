@@ -412,6 +412,18 @@ async fn the_console_shows_and_resets_each_rule() {
         service.clock.advance(Duration::from_secs(20));
         let hour = service.console("/console/last-hour").await;
         assert!(hour.contains("consumers/minute") || hour.contains("exports/"), "{hour}");
+        assert!(service.console("/console").await.contains(">abc</a>"));
+        assert!(!service.console("/console?rule=fleet").await.contains(">abc</a>"));
+        let rules = service.console("/console/rules").await;
+        for text in [
+            ">consumers</th>",
+            "of each subject, from the console",
+            ">exports</th>",
+            "60/hour:gcra",
+            "in shadow, denies nothing",
+        ] {
+            assert!(rules.contains(text), "{text}: {rules}");
+        }
         let top = service.get("/management/top-subjects").await;
         let by = (&top["subjects"][0]["rule"], &top["subjects"][0]["limit"]);
         assert!([json!("consumers"), json!("exports")].contains(by.0) && by.1.is_string(), "{top}");

@@ -1,4 +1,4 @@
-//! The page that blocks a consumer, and the button that lifts a block.
+//! The page of all blocks, the page that blocks a consumer, and the button that lifts a block.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use futures::future::join_all;
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
 use rl_records::{AuditEvent, AuditQuery, Expected, Record};
@@ -27,6 +28,9 @@ const HOUR: u64 = 3_600_000_000;
 /// this year counts as having no end.
 const NEVER: Timestamp = Timestamp::from_secs(253_402_300_799);
 const YEAR_9999: Timestamp = Timestamp::from_secs(253_370_764_800);
+
+/// The number of blocks on the page of all blocks.
+const SHOWN: u32 = 200;
 
 /// The ends that a form offers. `until` is the time in the field beside it.
 const ENDS: [(&str, &str); 4] = [
@@ -151,6 +155,45 @@ fn form_page(
     let status =
         if problems.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     (status, page(site, Some(visitor), "Block a consumer", Tab::Consumers, main)).into_response()
+}
+
+/// Shows the active blocks, those that end first at the top.
+pub(super) async fn list(
+    State(site): State<Arc<Site>>,
+    Extension(visitor): Extension<Visitor>,
+) -> Result<Markup, Failure> {
+    let blocks = site.context.records.active_blocks(SHOWN).await?;
+    let reasons = join_all(blocks.iter().map(|block| reason(&site, block))).await;
+    let reasons = reasons.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let main = html! {
+        h1 { "Blocks" }
+        @if blocks.is_empty() {
+            p.empty.quiet-now { "No consumer is blocked." }
+        } @else {
+            table.list {
+                thead { tr {
+                    th scope="col" { "Consumer" } th scope="col" { "End" } th scope="col" { "Reason" }
+                    th scope="col" { "By" } th scope="col" { span.unseen { "Actions" } }
+                } }
+                tbody { @for (block, reason) in blocks.iter().zip(&reasons) {
+                    @let id = &block.content.consumer_id;
+                    tr {
+                        th scope="row" { a.id.whole href=(site.consumer_link(id)) title=(id) { (id) } }
+                        td data-label="End" { (end(block)) }
+                        td data-label="Reason" { (reason.as_deref().unwrap_or("–")) }
+                        td data-label="By" { (block.updated_by) ", " time { (text::time(block.updated_at)) } }
+                        td.number {
+                            @if visitor.actor.has(Role::CanDeleteRateLimits) { (unblock_form(&site, &visitor, id)) }
+                        }
+                    }
+                } }
+            }
+            @if blocks.len() == SHOWN as usize {
+                p.hint { "The " (SHOWN) " blocks that end first." }
+            }
+        }
+    };
+    Ok(page(&site, Some(&visitor), "Blocks", Tab::Blocks, main))
 }
 
 /// Renders the banner of a blocked consumer, or nothing.

@@ -11,7 +11,7 @@ use super::session::Sessions;
 use super::site::Site;
 use super::{
     assets, block, changes, consumer, consumers, explain, guard, last_hour, login, now, raise,
-    records, store, subject, tiers, usage,
+    records, resources, rules, store, tiers, usage,
 };
 use crate::admin::Admin;
 
@@ -45,13 +45,16 @@ impl Console {
             .route(&path(""), get(now::show))
             .route(&path("/"), get(now::show))
             .route(&path("/now"), get(now::fragment))
-            .route(&path("/subject"), get(subject::show))
+            .route(&path("/subject"), get(usage::show))
             .route(&path("/explain"), get(explain::show))
             .route(&path("/reset"), post(usage::reset))
             .route(&path("/raise"), get(raise::form).post(raise::raise))
             .route(&path("/block"), get(block::form).post(block::block))
             .route(&path("/unblock"), post(block::unblock))
             .route(&path("/consumers"), get(consumers::list))
+            .route(&path("/rules"), get(rules::list))
+            .route(&path("/resources"), get(resources::list))
+            .route(&path("/blocks"), get(block::list))
             .route(&path("/login"), get(login::form).post(login::log_in))
             .route(&path("/logout"), post(login::log_out))
             .route(&path("/consumer"), get(consumer::show))

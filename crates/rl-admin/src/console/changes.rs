@@ -15,7 +15,7 @@ use super::fields::Fields;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{text, tiers};
+use super::{resources, text, tiers};
 
 /// The number of entries on a page.
 const PAGE: u32 = 50;
@@ -38,8 +38,8 @@ pub(super) async fn list(
     let main = html! {
         h1 { "Changes" }
         p {
-            "Changes of records, tiers and their members, resets of counters, and requests that were refused because \
-             of a missing role, the newest first."
+            "Changes of limits, tiers and resources, resets of counters, reasons, and requests that were refused \
+             because of a missing role, the newest first."
         }
         form.search method="get" action=(path) {
             label for="consumer" { "The complete id of a consumer" }
@@ -105,6 +105,7 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             html! { (realm) " " span.id { (id) } }
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
+        AuditEvent::Resource { name, .. } => html! { "resource " span.id { (name) } },
         // A refused request that names no consumer, or a kind of event that is newer than this
         // page.
         _ => html! { "–" },
@@ -117,6 +118,9 @@ fn what(event: &AuditEvent) -> Markup {
         AuditEvent::Record { before, after, .. } => record(before.as_ref(), after.as_ref()),
         AuditEvent::Tier { before, after, .. } => {
             tiers::describe_change(before.as_ref(), after.as_ref())
+        }
+        AuditEvent::Resource { before, after, .. } => {
+            resources::describe_change(before.as_ref(), after.as_ref())
         }
         AuditEvent::Subscription { before, after, .. } => {
             subscription(before.as_ref(), after.as_ref())

@@ -66,6 +66,8 @@ mod page;
 mod raise;
 mod record_form;
 mod records;
+mod resources;
+mod rules;
 mod session;
 mod site;
 mod store;

@@ -1,9 +1,5 @@
-//! The page of any subject, and the fields of links and forms that name one.
+//! The fields of links and forms that name a subject, and the pages to which they lead.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
@@ -11,11 +7,7 @@ use rl_core::{Realm, Subject};
 
 use super::failure::Failure;
 use super::fields::Fields;
-use super::page::{Tab, confirmation, page};
 use super::site::Site;
-use super::usage;
-use super::visitor::Visitor;
-use crate::access::Role;
 
 /// Reads the subject that the fields `realm`, `id` and `digest` name. Without a realm, it is a
 /// consumer.
@@ -98,30 +90,4 @@ pub(super) fn back(site: &Site, fields: &Fields, subject: &Subject) -> String {
         "now" => site.path().to_owned(),
         _ => link(site, "/subject", subject, &[]),
     }
-}
-
-/// Shows the usage of a subject. A consumer has a page of its own.
-pub(super) async fn show(
-    State(site): State<Arc<Site>>,
-    Extension(visitor): Extension<Visitor>,
-    request: Request,
-) -> Result<Response, Failure> {
-    let query = Fields::of_query(request.uri());
-    let subject = read(&query)?;
-    if *subject.realm() == Realm::Consumer && subject.id().as_text().is_some() {
-        return Ok(Redirect::to(&link(&site, "/subject", &subject, &[])).into_response());
-    }
-    visitor.require(Role::CanSeeSubjectIds)?;
-    let title = match subject.realm() {
-        Realm::Global => "All requests together".to_owned(),
-        Realm::Unknown => "Requests without an address".to_owned(),
-        realm => format!("{} {}", realm.as_str(), subject.id()),
-    };
-    let main = html! {
-        p.crumb { a href=(site.path()) { "Now" } }
-        h1.id { (title) }
-        (confirmation(query.get("done")))
-        (usage::section(&site, &visitor, &subject).await?)
-    };
-    Ok(page(&site, Some(&visitor), &title, Tab::Now, main).into_response())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::rules::CountingRule;
 use rl_core::{Decision, LimitStatus, MAX_UNITS, Realm, StoreError, Subject};
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
 use super::fields::Fields;
-use super::page::form_token;
+use super::page::{Tab, confirmation, form_token, page};
 use super::site::Site;
 use super::visitor::Visitor;
 use super::{subject, text};
@@ -160,6 +160,32 @@ pub(super) fn meter(id: Option<&str>, length: u64) -> Markup {
                 width=(format!("{}.{}%", length / 10, length % 10)) {}
         }
     }
+}
+
+/// Shows the usage of a subject. A consumer has a page of its own.
+pub(super) async fn show(
+    State(site): State<Arc<Site>>,
+    Extension(visitor): Extension<Visitor>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let query = Fields::of_query(request.uri());
+    let subject = subject::read(&query)?;
+    if *subject.realm() == Realm::Consumer && subject.id().as_text().is_some() {
+        return Ok(Redirect::to(&subject::link(&site, "/subject", &subject, &[])).into_response());
+    }
+    visitor.require(Role::CanSeeSubjectIds)?;
+    let title = match subject.realm() {
+        Realm::Global => "All requests together".to_owned(),
+        Realm::Unknown => "Requests without an address".to_owned(),
+        realm => format!("{} {}", realm.as_str(), subject.id()),
+    };
+    let main = html! {
+        p.crumb { a href=(site.path()) { "Now" } }
+        h1.id { (title) }
+        (confirmation(query.get("done")))
+        (section(&site, &visitor, &subject).await?)
+    };
+    Ok(page(&site, Some(&visitor), &title, Tab::Now, main).into_response())
 }
 
 /// Renders the section with the present use of a subject, and what can be done about it.

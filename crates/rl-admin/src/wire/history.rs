@@ -69,6 +69,8 @@ enum About {
     Record,
     /// A tier.
     Tier,
+    /// The limit of a resource.
+    Resource,
     /// A subscription of a consumer.
     Subscription,
     /// The tier that a consumer or a key is in.
@@ -87,6 +89,7 @@ enum About {
 enum HistoryState {
     Record(Content),
     Tier(TierState),
+    Resource(ResourceContent),
     Subscription(SubscriptionState),
     Member(MemberState),
     Reset(ResetState),
@@ -172,6 +175,14 @@ impl HistoryEntry {
                 let subject = format!("{realm}/{id}");
                 let (before, after) = (before.map(member), after.map(member));
                 (About::TierMember, kind, subject.clone(), Some(subject), before, after)
+            }
+            AuditEvent::Resource { name, before, after } => {
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
+                let state = |content: &ResourceLimitContent| {
+                    HistoryState::Resource(ResourceContent::of(content))
+                };
+                let (before, after) = (before.as_ref().map(state), after.as_ref().map(state));
+                (About::Resource, kind, name, None, before, after)
             }
             AuditEvent::Reset { realm, id, rule, limit } => {
                 let subject = format!("{realm}/{id}");

@@ -29,8 +29,6 @@ impl<'a> AuditLog<'a> {
 
     /// Lists entries, the newest first.
     ///
-    /// Limits of resources have a [history of their own](crate::Resources::history).
-    ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
@@ -43,7 +41,7 @@ impl<'a> AuditLog<'a> {
                 [without_nul(consumer).into()],
             ),
             None => sql.push(
-                " kind IN ('record', 'tier', 'subscription', 'consumer', 'key', 'reset', \
+                " kind IN ('record', 'tier', 'resource', 'subscription', 'consumer', 'key', 'reset', \
                  'subject_reset', 'reason', 'refusal')",
                 [],
             ),
@@ -163,7 +161,10 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
             AuditEvent::Reason { consumer: owner, reason }
         }
         Kind::Refusal => AuditEvent::Refusal(history::content(row, "after")?.ok_or_else(corrupt)?),
-        Kind::Resource => return Err(corrupt()),
+        Kind::Resource => {
+            let Change { before, after, .. } = history::change(row)?;
+            AuditEvent::Resource { name: owner, before, after }
+        }
     };
     Ok(AuditEntry {
         number: number(row, "change")?,
