@@ -3,6 +3,7 @@
 mod browser;
 mod hostile;
 mod last_hour;
+mod now;
 mod pages;
 mod server;
 

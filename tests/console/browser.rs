@@ -6,6 +6,7 @@ use fantoccini::Locator;
 use rl_core::time::{Clock, SystemClock};
 use rl_records::{CallLimits, RecordContent, TierContent};
 use rl_tests::{Browser, RedisServer};
+use serde_json::json;
 
 use super::{HOUR, House, OWNER, VIEWER};
 
@@ -18,12 +19,31 @@ pub(super) async fn log_in(browser: &Browser, house: &House, token: &str) {
     browser.open(&house.site.url("/console")).await;
     browser.fill("#token", token).await;
     browser.press("main button[type=submit]").await;
-    browser.until_text("h1", |text| text == "Consumers").await;
+    browser.until_text("h1", |text| text == "Now").await;
+}
+
+/// Returns the violations that axe-core finds on the page, at this width and in this scheme.
+pub(super) async fn barriers(browser: &Browser, width: u32, is_dark: bool) -> Vec<String> {
+    let scheme = if is_dark { "dark" } else { "light" };
+    let features = [json!({ "name": "prefers-color-scheme", "value": scheme })];
+    browser.tool("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+    let size =
+        json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
+    browser.tool("Emulation.setDeviceMetricsOverride", size).await;
+    let axe = std::env::var_os("RL_AXE").expect("tests/run sets RL_AXE");
+    browser.script(&std::fs::read_to_string(axe).unwrap()).await;
+    let found = browser.script(
+        "return axe.run().then(found => found.violations.flatMap(rule =>
+            rule.nodes.map(node => rule.id + ': ' + node.html)))",
+    );
+    let found = serde_json::from_value(found.await).unwrap();
+    browser.tool("Emulation.clearDeviceMetricsOverride", json!({})).await;
+    found
 }
 
 /// Searches for a consumer by a part of its id, and opens its page.
 async fn find(browser: &Browser, part: &str, id: &str) {
-    browser.press("nav li:first-child a").await;
+    browser.press("nav li:nth-child(2) a").await;
     browser.fill("#search", part).await;
     browser.press("main button[type=submit]").await;
     browser.until_text("tbody", |text| text.contains(id)).await;
@@ -44,13 +64,14 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     log_in(&browser, &house, OWNER).await;
 
     // The consumer `acme-mobile` has no record yet.
+    browser.press("nav li:nth-child(2) a").await;
     browser.fill("#search", "acme-mobile").await;
     browser.press("main button[type=submit]").await;
     browser.press("main p a").await;
     browser.until_text("h1", |text| text == "acme-mobile").await;
     assert_eq!(browser.text("#u-hour-state").await, "no limit");
 
-    browser.press(".head .button").await;
+    browser.press(".head .main").await;
     browser.fill("#limits", "ten/hour").await;
     browser.press("form.sheet .main").await;
     browser
@@ -127,11 +148,22 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.picture(&picture("consumer-narrow-dark.png"), 390, true).await;
     let wide = browser.script("return document.documentElement.scrollWidth <= innerWidth").await;
     assert_eq!(wide, true, "nothing is cut off");
-    for (link, name) in [("2", "tiers"), ("3", "changes"), ("4", "store"), ("1", "consumers")] {
+    for (link, name) in [
+        ("2", "consumers"),
+        ("3", "rules"),
+        ("4", "tiers"),
+        ("5", "resources"),
+        ("6", "blocks"),
+        ("7", "changes"),
+        ("8", "store"),
+    ] {
         browser.press(&format!("nav li:nth-child({link}) a")).await;
         browser.until_text("nav a[aria-current]", |text| text.to_lowercase() == name).await;
         browser.picture(&picture(&format!("{name}-light.png")), 1200, false).await;
         browser.picture(&picture(&format!("{name}-narrow.png")), 390, true).await;
+        for width in [1200, 390] {
+            assert_eq!(barriers(&browser, width, width < 600).await, [""; 0], "{name} {width}");
+        }
     }
     assert_eq!(browser.complaints().await, [""; 0]);
     browser.press(".who button").await;
@@ -154,7 +186,7 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     log_in(&browser, &house, VIEWER).await;
     find(&browser, "abc", "abc").await;
     browser.until_text("#u-minute-used", |text| text == "0 of 10").await;
-    assert_eq!(browser.count("main form[method=post], main .button, main a.danger").await, 0);
+    assert_eq!(browser.count("main form[method=post], main .head .button, main a.danger").await, 0);
     assert_eq!(browser.count(".timeline .dates a").await, 0);
 
     // Forges a form that deletes the record. It is a copy of `form.who`, a form of the page, so it
@@ -216,7 +248,7 @@ async fn the_second_of_two_saves_conflicts() {
 }
 
 /// A script that returns the obstacles on a page for screen readers and for users without a mouse.
-const OBSTACLES: &str = r"
+pub(super) const OBSTACLES: &str = r"
     const wrong = [];
     const all = (css) => Array.from(document.querySelectorAll(css));
     for (const field of all('input:not([type=hidden]), select, textarea')) {
@@ -265,7 +297,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         .send_keys(&format!("{OWNER}\n"))
         .await
         .unwrap();
-    browser.until_text("h1", |text| text == "Consumers").await;
+    browser.until_text("h1", |text| text == "Now").await;
     let active = async || browser.client().active_element().await.unwrap();
     active().await.send_keys("\u{e004}").await.unwrap();
     assert_eq!(active().await.text().await.unwrap(), "Skip to content", "the first tab");
@@ -276,7 +308,15 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let id = record.id.to_string();
     for page in [
         "".to_owned(),
-        "?search=unknown".to_owned(),
+        "/consumers".to_owned(),
+        "/consumers?search=unknown".to_owned(),
+        "/rules".to_owned(),
+        "/resources".to_owned(),
+        "/blocks".to_owned(),
+        "/block?id=abc".to_owned(),
+        "/raise?id=abc".to_owned(),
+        "/explain?id=abc".to_owned(),
+        "/subject?realm=ip&id=192.0.2.7".to_owned(),
         "/consumer?id=abc".to_owned(),
         "/consumer?id=unknown&at=yesterday".to_owned(),
         "/record/new?consumer=abc".to_owned(),
@@ -320,7 +360,7 @@ async fn without_scripts_everything_works_except_the_refresh() {
     assert_eq!(browser.count("#pause[hidden]").await, 1);
     browser.press("#refresh").await;
     browser.until_text("#u-minute-used", |text| text == "1 of 3").await;
-    browser.press("a.danger").await;
+    browser.press(".timeline a.danger").await;
     browser.press("button.danger").await;
     browser.until_text(".done", |text| text.contains("deleted")).await;
     browser.press(".who button").await;
@@ -526,7 +566,7 @@ async fn the_page_notices_a_server_that_hangs() {
     browser.open(&format!("http://{}/console", server.place)).await;
     browser.fill("#token", OWNER).await;
     browser.press("main button[type=submit]").await;
-    browser.until_text("h1", |text| text == "Consumers").await;
+    browser.until_text("h1", |text| text == "Now").await;
     browser.open(&format!("http://{}/console/consumer?id=abc", server.place)).await;
     browser.until_text("#pulse", |text| text.starts_with("Live")).await;
     server.signal("STOP");

@@ -6,7 +6,10 @@ use std::time::Duration;
 use rl_admin::console::ConsoleBuilder;
 use rl_core::Subject;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
-use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, Refusal, TierContent};
+use rl_records::{
+    CallLimits, Expected, HistoryQuery, RecordContent, RecordQuery, Refusal, ResourceLimitContent,
+    TierContent,
+};
 
 use super::{HOUR, House, OWNER, VIEWER, field_of};
 
@@ -34,7 +37,9 @@ async fn pages_that_only_show_data_charge_nothing() {
     assert_eq!(house.call("abc").await, 200);
     let owner = house.log_in(OWNER).await;
     for _ in 0..20 {
-        for path in ["/consumer?id=abc", "/usage?id=abc", "", "/store", "/changes"] {
+        for path in
+            ["/consumer?id=abc", "/usage?id=abc", "", "/now", "/consumers", "/store", "/changes"]
+        {
             assert_eq!(owner.get(&format!("/console{path}")).await.status, 200, "{path}");
         }
     }
@@ -219,7 +224,7 @@ async fn counters_are_reset_only_with_the_role_for_it() {
     house.record("abc", 1, 100).await;
     let owner = house.log_in(OWNER).await;
     assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
-    let done = owner.post("/console/consumer/reset", &[("id", "abc")]).await;
+    let done = owner.post("/console/reset", &[("id", "abc")]).await;
     assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=reset"));
     assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
 }
@@ -270,18 +275,121 @@ async fn lists_have_pages_and_a_search() {
         house.record(&format!("consumer-{number:02}"), 1, 1).await;
     }
     let viewer = house.log_in(VIEWER).await;
-    let page = viewer.get("/console").await.body;
-    assert!(page.contains(">consumer-49<") && !page.contains(">consumer-50<"));
-    let next = page.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
-    let page = viewer.get(&next.replace("&amp;", "&")).await.body;
-    assert!(page.contains(">consumer-50<") && page.contains(">consumer-59<"), "{page}");
-    assert!(!page.contains("rel=\"next\""));
-    let page = viewer.get("/console?search=ER-07").await.body;
+    let link = |page: &str, rel: &str| {
+        let link = page.split(&format!("rel=\"{rel}\" href=\"")).nth(1)?.split('"').next()?;
+        Some(link.replace("&amp;", "&"))
+    };
+    let first = viewer.get("/console/consumers").await.body;
+    assert!(first.contains(">consumer-49<") && !first.contains(">consumer-50<"));
+    assert!(first.contains("60 consumers") && link(&first, "prev").is_none(), "{first}");
+    let second = viewer.get(&link(&first, "next").unwrap()).await.body;
+    assert!(second.contains(">consumer-50<") && second.contains(">consumer-59<"), "{second}");
+    assert!(second.contains("60 consumers") && link(&second, "next").is_none(), "{second}");
+    let back = viewer.get(&link(&second, "prev").unwrap()).await.body;
+    assert!(back.contains(">consumer-00<") && back.contains(">consumer-49<"), "{back}");
+    assert!(link(&back, "prev").is_none() && link(&back, "next").is_some(), "{back}");
+    let page = viewer.get("/console/consumers?search=ER-07").await.body;
     assert!(page.contains(">consumer-07<") && !page.contains(">consumer-08<"));
+    assert!(page.contains("1 consumer<"), "{page}");
     let page = viewer.get("/console/changes").await.body;
     assert!(page.contains("Older changes") && page.contains(">consumer-59<"));
     let page = viewer.get("/console/changes?consumer=consumer-03").await.body;
     assert!(page.contains(">consumer-03<") && !page.contains(">consumer-04<"));
+}
+
+#[tokio::test]
+async fn consumers_are_listed_with_their_use_and_filtered_by_state_and_tier() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    for (consumer, calls) in [("idle", 0), ("busy", 9), ("over", 10)] {
+        house.record(consumer, -1, 10).await;
+        for _ in 0..calls {
+            assert_eq!(house.call(consumer).await, 200);
+        }
+    }
+    house.record("barred", -1, 10).await;
+    let later = SystemClock.now().plus_micros(HOUR);
+    house.records.block("barred", later, Expected::Any, "otto").await.unwrap();
+    let gold = [("name", "gold"), ("per_hour_call_limit", "4")];
+    assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
+    let member = [("id", "member"), ("tier", "gold"), ("revision", "0")];
+    assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
+    let rows = async |query: &str| {
+        let page = owner.get(&format!("/console/consumers?{query}")).await.body;
+        let rows = page.split("<tr data-state").skip(1).map(|row| {
+            let cells = row.split('<').filter_map(|part| Some(part.split_once('>')?.1));
+            cells.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("|")
+        });
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rows("").await,
+        [
+            "barred|–|–|blocked",
+            "busy|–|10/hour|90 % of hour|90 %",
+            "idle|–|10/hour|0 % of hour|OK",
+            "member|gold|4/hour|0 % of hour|OK",
+            "over|–|10/hour|100 % of hour|used up",
+        ]
+    );
+    let ids = async |query: &str| {
+        let rows = rows(query).await.into_iter();
+        rows.map(|row| row.split('|').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for (query, expected) in [
+        ("sort=use", &["barred", "over", "busy", "idle", "member"][..]),
+        ("state=blocked", &["barred"]),
+        ("state=full", &["over"]),
+        ("state=near", &["busy"]),
+        ("state=ok", &["idle", "member"]),
+        ("tier=gold", &["member"]),
+        ("tier=gold&state=full", &[]),
+        ("search=B&sort=use", &["barred", "busy", "member"]),
+    ] {
+        assert_eq!(ids(query).await, expected, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn blocks_are_listed_with_their_reason_and_lifted() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    assert!(owner.get("/console/blocks").await.body.contains("No consumer is blocked."));
+    for (id, end) in [("one", "never"), ("two", "day")] {
+        let block = [("id", id), ("reason", "too many calls"), ("end", end)];
+        assert_eq!(owner.post("/console/block", &block).await.status, 303);
+    }
+    let page = owner.get("/console/blocks").await.body;
+    let rows: Vec<_> = page.split("<th scope=\"row\"").skip(1).collect();
+    assert!(rows[0].contains(">two<") && rows[1].contains(">one<"), "{page}");
+    for row in &rows {
+        assert!(row.contains("too many calls") && row.contains(">Unblock<"), "{row}");
+    }
+    assert!(rows[1].contains("for ever"), "{}", rows[1]);
+    assert_eq!(owner.post("/console/unblock", &[("id", "one")]).await.status, 303);
+    let page = house.log_in(VIEWER).await.get("/console/blocks").await.body;
+    assert!(page.contains(">two<") && !page.contains(">one<"), "{page}");
+    assert!(!page.contains(">Unblock<"), "{page}");
+}
+
+#[tokio::test]
+async fn resources_are_listed_with_their_applications() {
+    let house = House::new().await;
+    let viewer = house.log_in(VIEWER).await;
+    assert!(viewer.get("/console/resources").await.body.contains("No resource has a limit."));
+    for (name, apps, rate) in [("POST /pay", &["shop", "app"][..], 5), ("GET /x", &["app"], 0)] {
+        let apps = apps.iter().map(|app| (*app).to_owned()).collect();
+        let content = ResourceLimitContent { name: name.into(), apps, max_permits: 9, rate };
+        house.records.resources().create(content, "otto").await.unwrap();
+    }
+    let page = viewer.get("/console/resources").await.body;
+    for text in ["POST /pay", "5 per second, at most 9 at once", "blocked", "by otto"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    let changes = viewer.get("/console/changes").await.body;
+    assert!(changes.contains("Resource created") && changes.contains("shop, app"), "{changes}");
+    let page = viewer.get("/console/resources?app=shop").await.body;
+    assert!(page.contains("POST /pay") && !page.contains("GET /x"), "{page}");
 }
 
 /// Fault: the page showed only changes of records.
@@ -295,7 +403,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     house.records.tiers().create(tier, "otto").await.unwrap();
     let member = [("id", "abc"), ("tier", hostile), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
-    assert_eq!(owner.post("/console/consumer/reset", &[("id", "abc")]).await.status, 303);
+    assert_eq!(owner.post("/console/reset", &[("id", "abc")]).await.status, 303);
     let minute = Some("minute");
     house
         .records
@@ -372,7 +480,7 @@ async fn a_page_reports_that_the_database_is_down() {
     let house = House::new().await;
     let viewer = house.log_in(VIEWER).await;
     house.records.close().await;
-    let page = viewer.get("/console").await;
+    let page = viewer.get("/console/consumers").await;
     assert_eq!(page.status, 503);
     assert!(page.body.contains("Not available at present"), "{}", page.body);
     let page = viewer.get("/console/store").await;
@@ -389,8 +497,10 @@ async fn an_idle_session_ends_although_its_page_refreshes_itself() {
     after(29);
     assert_eq!(viewer.get("/console").await.status, 200, "a click");
     after(29);
-    // The automatic refresh of the page does not count as a click.
-    assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
+    // The automatic refresh of a page does not count as a click.
+    for part in ["/console/usage?id=abc", "/console/now"] {
+        assert_eq!(viewer.get(part).await.status, 200);
+    }
     after(1);
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
     let page = viewer.get("/console/consumer?id=abc").await;

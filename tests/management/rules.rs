@@ -395,8 +395,7 @@ async fn the_console_shows_and_resets_each_rule() {
         assert!(!page.contains("Rule fleet"), "{page}");
 
         let reset = async |rule: &str| {
-            let done =
-                service.form("/console/consumer/reset", &[("id", "abc"), ("rule", rule)]).await;
+            let done = service.form("/console/reset", &[("id", "abc"), ("rule", rule)]).await;
             done.header("location").map(str::to_owned)
         };
         let to = "/console/consumer?id=abc&done=reset";
@@ -407,13 +406,24 @@ async fn the_console_shows_and_resets_each_rule() {
         assert_eq!(service.call("/export").await, 429, "another rule denies");
         assert_eq!(reset("").await.as_deref(), Some(partly), "the pairs are not reset");
         assert_eq!(service.call("/export").await, 200);
-        let unknown =
-            service.form("/console/consumer/reset", &[("id", "abc"), ("rule", "x")]).await;
+        let unknown = service.form("/console/reset", &[("id", "abc"), ("rule", "x")]).await;
         assert_eq!(unknown.status, 400, "{}", unknown.body);
 
         service.clock.advance(Duration::from_secs(20));
         let hour = service.console("/console/last-hour").await;
         assert!(hour.contains("consumers/minute") || hour.contains("exports/"), "{hour}");
+        assert!(service.console("/console").await.contains(">abc</a>"));
+        assert!(!service.console("/console?rule=fleet").await.contains(">abc</a>"));
+        let rules = service.console("/console/rules").await;
+        for text in [
+            ">consumers</th>",
+            "of each subject, from the console",
+            ">exports</th>",
+            "60/hour:gcra",
+            "in shadow, denies nothing",
+        ] {
+            assert!(rules.contains(text), "{text}: {rules}");
+        }
         let top = service.get("/management/top-subjects").await;
         let by = (&top["subjects"][0]["rule"], &top["subjects"][0]["limit"]);
         assert!([json!("consumers"), json!("exports")].contains(by.0) && by.1.is_string(), "{top}");

@@ -7,6 +7,7 @@ mod damage;
 mod denials;
 mod keys;
 mod logs;
+mod notes;
 mod readable;
 mod windows;
 

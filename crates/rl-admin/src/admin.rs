@@ -12,6 +12,7 @@ use crate::access::{Actor, Authorize, FailedAttempts};
 use crate::backend::Backend;
 use crate::context::Context;
 use crate::error::ApiError;
+use crate::instances::Instances;
 use crate::last_hour::LastHour;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
@@ -205,6 +206,9 @@ impl AdminBuilder {
     pub fn build(self) -> Admin {
         let outages = OutageLog::new(self.records.clone(), self.limiter.clone(), self.webhooks);
         let last_hour = LastHour::start(self.limiter.clone(), self.clock.clone());
+        let (limiter, clock) = (self.limiter.clone(), self.clock.clone());
+        // A server outside the service decides nothing, so it has nothing to publish.
+        let instances = Instances::start(limiter, last_hour.clone(), clock, !self.is_stand_alone);
         let backend = self.backend.unwrap_or_else(|| Backend::of(&self.limiter));
         let context = Context {
             records: self.records,
@@ -221,6 +225,7 @@ impl AdminBuilder {
             refusals: RefusalSampler::default(),
             outages,
             last_hour,
+            instances,
         };
         Admin { context: Arc::new(context) }
     }

@@ -9,6 +9,7 @@ use rl_records::Records;
 use crate::access::{Actor, AttemptLimiter, Authorize, Authorized};
 use crate::backend::Backend;
 use crate::error::ApiError;
+use crate::instances::Instances;
 use crate::last_hour::LastHour;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
@@ -35,6 +36,7 @@ pub(crate) struct Context {
     pub(crate) attempts: AttemptLimiter,
     pub(crate) outages: Arc<OutageLog>,
     pub(crate) last_hour: Arc<LastHour>,
+    pub(crate) instances: Arc<Instances>,
 }
 
 impl Context {

@@ -65,6 +65,8 @@ mod wire;
 
 mod last_hour;
 
+mod instances;
+
 pub mod webhook;
 
 mod outage;
@@ -95,3 +97,4 @@ pub use access::{Actor, Authorize, BearerTokens, FailedAttempts, Role, Roles};
 pub use admin::{Admin, AdminBuilder};
 pub use backend::Backend;
 pub use error::ApiError;
+pub use instances::DenialPublisher;

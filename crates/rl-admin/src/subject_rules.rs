@@ -120,7 +120,8 @@ impl<'a> SubjectRules<'a> {
         }
     }
 
-    async fn read_usage(&self, rule: Option<&str>) -> Result<Decision, StoreError> {
+    /// Reads the status like [`usage`](Self::usage), without a second call that finds out what failed.
+    pub(crate) async fn read_usage(&self, rule: Option<&str>) -> Result<Decision, StoreError> {
         request(&self.context.limiter, &self.subject, rule, self.tier.as_deref()).usage().await
     }
 

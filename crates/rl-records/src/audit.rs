@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use crate::history::HistoryValue;
 use crate::record::RecordContent;
+use crate::resource::ResourceLimitContent;
 use crate::subscription::SubscriptionContent;
 use crate::tier::TierContent;
 
@@ -44,6 +45,15 @@ pub enum AuditEvent {
         /// The content after the change; `None` if the tier was deleted.
         after: Option<TierContent>,
     },
+    /// The limit of a resource was created, changed or deleted.
+    Resource {
+        /// The name of the resource.
+        name: String,
+        /// The content before the change; `None` if the limit was created.
+        before: Option<ResourceLimitContent>,
+        /// The content after the change; `None` if the limit was deleted.
+        after: Option<ResourceLimitContent>,
+    },
     /// A subscription was created, or its status or its dates were changed.
     Subscription {
         /// The id of the subscription.
@@ -76,6 +86,13 @@ pub enum AuditEvent {
         rule: Option<String>,
         /// The name of the limit; `None` if all were reset.
         limit: Option<String>,
+    },
+    /// An actor gave a reason for a change of a consumer, such as a block.
+    Reason {
+        /// The consumer.
+        consumer: String,
+        /// The reason.
+        reason: String,
     },
     /// A request was refused.
     Refusal(Refusal),

@@ -167,6 +167,12 @@ impl Limits {
         Self::sorted(counted.collect()).policy()
     }
 
+    /// Returns limits that are `factor` times as large.
+    #[must_use]
+    pub fn times(&self, factor: usize) -> Self {
+        Self::sum(std::iter::repeat_n(self, factor))
+    }
+
     /// Adds up limits: those with the same state to one limit, the others beside each other.
     ///
     /// A limit of 0 adds nothing to a larger one, and a limit in shadow adds nothing to an enforced

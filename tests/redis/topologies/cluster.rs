@@ -42,6 +42,20 @@ async fn the_url_of_a_cluster_is_enough_to_decide() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_on_a_cluster_read_the_notes_of_each_other() {
+    let cluster = start().await;
+    let one = patient(store_of_administrator(&cluster)).await;
+    let two = patient(store_of_administrator(&cluster)).await;
+    let namespace = Namespace::default();
+    for (store, name) in [(&one, "one"), (&two, "two")] {
+        store.publish_note(&namespace, name, name).await.unwrap();
+    }
+    let mut notes = one.read_notes(&namespace).await.unwrap();
+    notes.sort();
+    assert_eq!(notes, ["one", "two"]);
+}
+
 /// Returns the builder of a store that knows the URL of one server. Through this server, the store
 /// finds the others.
 pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {

@@ -10,7 +10,8 @@ use super::failure::Failure;
 use super::session::Sessions;
 use super::site::Site;
 use super::{
-    assets, changes, consumer, consumers, guard, last_hour, login, records, store, tiers, usage,
+    assets, block, changes, consumer, consumers, explain, guard, last_hour, login, now, raise,
+    records, resources, rules, store, tiers, usage,
 };
 use crate::admin::Admin;
 
@@ -41,8 +42,19 @@ impl Console {
     pub fn router(&self) -> Router {
         let path = |rest: &str| format!("{}{rest}", self.site.path());
         Router::new()
-            .route(&path(""), get(consumers::list))
-            .route(&path("/"), get(consumers::list))
+            .route(&path(""), get(now::show))
+            .route(&path("/"), get(now::show))
+            .route(&path("/now"), get(now::fragment))
+            .route(&path("/subject"), get(usage::show))
+            .route(&path("/explain"), get(explain::show))
+            .route(&path("/reset"), post(usage::reset))
+            .route(&path("/raise"), get(raise::form).post(raise::raise))
+            .route(&path("/block"), get(block::form).post(block::block))
+            .route(&path("/unblock"), post(block::unblock))
+            .route(&path("/consumers"), get(consumers::list))
+            .route(&path("/rules"), get(rules::list))
+            .route(&path("/resources"), get(resources::list))
+            .route(&path("/blocks"), get(block::list))
             .route(&path("/login"), get(login::form).post(login::log_in))
             .route(&path("/logout"), post(login::log_out))
             .route(&path("/consumer"), get(consumer::show))
@@ -55,7 +67,6 @@ impl Console {
             .route(&path("/tier/edit"), get(tiers::edit).post(tiers::update))
             .route(&path("/tier/delete"), post(tiers::delete))
             .route(&path("/consumer/tier"), post(tiers::set_member))
-            .route(&path("/consumer/reset"), post(usage::reset))
             .route(&path("/changes"), get(changes::list))
             .route(&path("/store"), get(store::show))
             .route(&path("/last-hour"), get(last_hour::show))

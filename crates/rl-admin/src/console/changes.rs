@@ -15,7 +15,7 @@ use super::fields::Fields;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{text, tiers};
+use super::{resources, text, tiers};
 
 /// The number of entries on a page.
 const PAGE: u32 = 50;
@@ -38,8 +38,8 @@ pub(super) async fn list(
     let main = html! {
         h1 { "Changes" }
         p {
-            "Changes of records, tiers and their members, resets of counters, and requests that were refused because \
-             of a missing role, the newest first."
+            "Changes of limits, tiers and resources, resets of counters, reasons, and requests that were refused \
+             because of a missing role, the newest first."
         }
         form.search method="get" action=(path) {
             label for="consumer" { "The complete id of a consumer" }
@@ -103,11 +103,13 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             subject(content.realm.as_str(), &content.subject_id)
         }
         AuditEvent::Subscription { consumer: id, .. }
+        | AuditEvent::Reason { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
         AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
             subject(realm, id)
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
+        AuditEvent::Resource { name, .. } => html! { "resource " span.id { (name) } },
         // A refused request that names no consumer, or a kind of event that is newer than this
         // page.
         _ => html! { "–" },
@@ -121,6 +123,9 @@ fn what(event: &AuditEvent) -> Markup {
         AuditEvent::Tier { before, after, .. } => {
             tiers::describe_change(before.as_ref(), after.as_ref())
         }
+        AuditEvent::Resource { before, after, .. } => {
+            resources::describe_change(before.as_ref(), after.as_ref())
+        }
         AuditEvent::Subscription { before, after, .. } => {
             subscription(before.as_ref(), after.as_ref())
         }
@@ -131,6 +136,7 @@ fn what(event: &AuditEvent) -> Markup {
         AuditEvent::Reset { rule, limit: None, .. } => html! {
             strong { "All counters reset" } @if let Some(rule) = rule { " under the rule " (rule) }
         },
+        AuditEvent::Reason { reason, .. } => html! { strong { "Reason" } ": " (reason) },
         AuditEvent::Refusal(refusal) => refused(refusal),
         _ => html! { "An event that this console does not know" },
     }

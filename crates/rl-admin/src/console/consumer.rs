@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::page::{Tab, confirmation, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{active, changes, tiers, timeline, usage};
+use super::{active, block, changes, tiers, timeline, usage};
 use crate::access::Role;
 use crate::subject_rules::note_on_unenforced_records;
 
@@ -29,6 +29,7 @@ pub(super) async fn show(
     let query = Fields::of_query(request.uri());
     let id = check_consumer_id(query.raw("id"))?;
     let context = &site.context;
+    let subject = Subject::consumer(id);
     let now = context.now();
     let time = SelectedTime::read(query.get("at"), now);
 
@@ -36,43 +37,34 @@ pub(super) async fn show(
     let records = RecordQuery { after, limit: PAGE, ..RecordQuery::of_consumer(id) };
     let records = context.records.list(&records).await?;
     let limits = context.records.active_limits(id, time.time).await?;
+    let limits_now = match time.is_now {
+        true => limits.clone(),
+        false => context.records.active_limits(id, now).await?,
+    };
     let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
     let history = context.records.audit_log().entries(&history).await?;
-    let member = context.records.tiers().member(&Subject::consumer(id)).await?;
+    let member = context.records.tiers().member(&subject).await?;
     let tiers = context.records.tiers().list(None, 1_000).await?;
 
-    let here = site.consumer_link(id);
     let main = html! {
-        p.crumb { a href=(site.path()) { "Consumers" } }
+        p.crumb { a href=(site.link("/consumers", &[])) { "Consumers" } }
         div.head {
             h1.id { (id) }
             @if visitor.actor.has(Role::CanCreateRateLimits) {
-                a.button href=(site.link("/record/new", &[("consumer", id)])) { "Add a record" }
+                div.inline {
+                    @if !limits_now.is_blocked() {
+                        a.button href=(site.link("/raise", &[("id", id)])) { "Raise for an hour" }
+                        a.button.danger href=(site.link("/block", &[("id", id)])) { "Block" }
+                    }
+                    a.button.main href=(site.link("/record/new", &[("consumer", id)])) { "Add limits" }
+                }
             }
         }
         (confirmation(query.get("done")))
-        section aria-labelledby="calls" {
-            div.head {
-                h2 #calls { "Calls" }
-                p.pulse {
-                    span #pulse { "As of the loading of this page." }
-                    " " a #refresh href=(here) { "Refresh" }
-                    button.quiet #pause type="button" hidden { "Pause" }
-                }
-            }
-            @if !context.limiter.is_enabled() {
-                p.problem { "The limiter is switched off: every call is allowed, and none is counted." }
-            }
-            (usage::bars(&site, id).await?)
-            p.unseen #news role="status" {}
-            p.problem #stale role="status" hidden {
-                "The limits of this consumer have changed. The page below is out of date. "
-                a href=(here) { "Reload" }
-            }
-            (usage::reset_form(&site, &visitor, id)?)
-        }
+        (block::banner(&site, &visitor, id).await?)
+        (usage::section(&site, &visitor, &subject).await?)
         (active::section(&site, &visitor, id, time, &limits))
-        @if let Some(note) = note_on_unenforced_records(context, &Subject::consumer(id)) {
+        @if let Some(note) = note_on_unenforced_records(context, &subject) {
             p.problem { (note) }
         }
         section aria-labelledby="records" {

@@ -72,7 +72,7 @@ fn draw(site: &Site, visitor: Option<&Visitor>, failure: Failure) -> Response {
         h1 { (title) }
         p.problem { (message) }
         @if visitor.is_none_or(Visitor::can_read) {
-            p { a href=(site.path()) { "To the consumers" } }
+            p { a href=(site.path()) { "To the start page" } }
         }
     };
     (status, page(site, visitor, title, Tab::None, main)).into_response()
@@ -95,7 +95,7 @@ async fn check(
     match visitor {
         _ if is_open || path == "/logout" => {}
         Some(visitor) => visitor.require_reading().map_err(IntoResponse::into_response)?,
-        None if is_read && path != "/usage" => {
+        None if is_read && !is_refresh(&path) => {
             let here = parts.uri.path_and_query().map_or("", |here| here.as_str());
             return Err(Redirect::to(&site.link("/login", &[("next", here)])).into_response());
         }
@@ -131,11 +131,16 @@ fn path_within<'a>(site: &Site, request: &'a Request) -> &'a str {
 /// Returns the visitor of a request, if its cookie contains the id of a session.
 fn visitor(site: &Site, request: &Request) -> Option<Visitor> {
     let id = site.session_id(request.headers())?;
-    // A page requests `/usage` once a second, which must not keep a session alive.
-    let is_click = path_within(site, request) != "/usage";
+    let is_click = !is_refresh(path_within(site, request));
     let Session { actor, form_token, .. } = site.sessions.find(id, site.context.now(), is_click)?;
     let context = site.context.clone();
     Some(Visitor { actor, form_token, context, request: summary(request) })
+}
+
+/// Returns whether scripts request this path every few seconds, which must not keep a session
+/// alive.
+fn is_refresh(path: &str) -> bool {
+    matches!(path, "/usage" | "/now")
 }
 
 /// Returns whether the browser declares that a form comes from this console. Every current browser
@@ -176,6 +181,9 @@ fn summary(request: &Request) -> RequestSummary {
 
 /// Returns the consumer that a form or a query names, in any of the fields that the pages use.
 fn consumer_of(fields: &Fields) -> Option<Subject> {
+    if !matches!(fields.get("realm"), "" | "consumer") {
+        return None;
+    }
     let id = ["consumer_id", "consumer", "id"].into_iter().find_map(|name| fields.non_empty(name));
     id.map(Subject::consumer)
 }

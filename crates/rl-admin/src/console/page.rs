@@ -10,8 +10,12 @@ pub(super) const FORM_TOKEN: &str = "form_token";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     None,
+    Now,
     Consumers,
+    Rules,
     Tiers,
+    Resources,
+    Blocks,
     Changes,
     Store,
     LastHour,
@@ -44,8 +48,12 @@ pub(super) fn page(
                     a.brand href=(path) { (logo()) "Rate limits" }
                     @if let Some(visitor) = visitor {
                         nav aria-label="Console" { ul {
-                            (entry(path, "Consumers", tab == Tab::Consumers))
+                            (entry(path, "Now", tab == Tab::Now))
+                            (entry(&format!("{path}/consumers"), "Consumers", tab == Tab::Consumers))
+                            (entry(&format!("{path}/rules"), "Rules", tab == Tab::Rules))
                             (entry(&format!("{path}/tiers"), "Tiers", tab == Tab::Tiers))
+                            (entry(&format!("{path}/resources"), "Resources", tab == Tab::Resources))
+                            (entry(&format!("{path}/blocks"), "Blocks", tab == Tab::Blocks))
                             (entry(&format!("{path}/changes"), "Changes", tab == Tab::Changes))
                             (entry(&format!("{path}/store"), "Store", tab == Tab::Store))
                             (entry(&format!("{path}/last-hour"), "Last hour", tab == Tab::LastHour))
@@ -88,10 +96,13 @@ pub(super) fn form_token(visitor: &Visitor) -> Markup {
 /// address to which the browser was redirected.
 pub(super) fn confirmation(word: &str) -> Markup {
     let sentence = match word {
-        "created" => "The record was created. It applies to the next call.",
+        "created" => "The limits were created. They apply to the next call.",
         "updated" => "The change was saved. It applies to the next call.",
-        "deleted" => "The record was deleted.",
+        "deleted" => "The limits were deleted.",
         "reset" => "The counters were reset.",
+        "raised" => "The limits were raised. This applies to the next call.",
+        "blocked" => "The consumer is blocked, from the next call on.",
+        "unblocked" => "The block was lifted. This applies to the next call.",
         "reset-partly" => {
             "The counters were reset, except those of the rules that the note below leaves out."
         }

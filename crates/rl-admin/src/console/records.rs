@@ -156,13 +156,13 @@ fn form_page(
     rejection: Option<Rejection>,
 ) -> Response {
     let consumer = fields.non_empty("consumer_id");
-    let back = consumer.map_or_else(|| site.path().to_owned(), |id| site.consumer_link(id));
+    let back = consumer.map_or_else(|| site.link("/consumers", &[]), |id| site.consumer_link(id));
     let (title, save, action) = match is_new {
         true => ("Add a record", "Add", "/record/new"),
         false => ("Change a record", "Save", "/record/edit"),
     };
     let crumbs = html! {
-        a href=(site.path()) { "Consumers" }
+        a href=(site.link("/consumers", &[])) { "Consumers" }
         @if let Some(id) = consumer { " / " a.id href=(back) { (id) } }
     };
     let tab = Tab::Consumers;
@@ -292,7 +292,7 @@ fn delete_page(
     let content = &record.content;
     let back = site.consumer_link(&content.subject_id);
     let main = html! {
-        p.crumb { a href=(site.path()) { "Consumers" } " / " a.id href=(back) { (content.subject_id) } }
+        p.crumb { a href=(site.link("/consumers", &[])) { "Consumers" } " / " a.id href=(back) { (content.subject_id) } }
         h1 { "Delete this record?" }
         @if let Some(by) = changed_by {
             div.conflict role="alert" {

@@ -22,17 +22,17 @@ struct Probe {
     problem: Option<String>,
     // The effect of the problem on calls.
     consequence: Option<&'static str>,
-    micros: u128,
+    seconds: f64,
 }
 
 impl Probe {
     fn new<T, E: std::fmt::Display>(began: Instant, result: Result<T, E>) -> Self {
         let problem = result.err().map(|error| error.to_string());
-        Self { problem, consequence: None, micros: began.elapsed().as_micros() }
+        Self { problem, consequence: None, seconds: began.elapsed().as_secs_f64() }
     }
 
     fn row(&self, what: &str, where_: &str) -> Markup {
-        let state = if self.problem.is_none() { "open" } else { "full" };
+        let state = if self.problem.is_none() { "active" } else { "full" };
         html! {
             tr data-state=(state) {
                 th scope="row" { (what) }
@@ -42,7 +42,7 @@ impl Probe {
                     @if let Some(problem) = &self.problem { p.problem { (problem) } }
                     @if let Some(consequence) = self.consequence { p { (consequence) } }
                 }
-                td.number data-label="Took" { (self.micros / 1_000) "." (format!("{:03}", self.micros % 1_000)) " ms" }
+                td.number data-label="Took" { (text::latency(self.seconds)) }
             }
         }
     }

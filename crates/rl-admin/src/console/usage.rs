@@ -1,4 +1,4 @@
-//! The usage of a consumer, drawn as bars.
+//! The usage of a subject, drawn as bars.
 //!
 //! The script of the page refreshes the bars in place, so every part that changes has an id.
 
@@ -10,22 +10,21 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::rules::CountingRule;
-use rl_core::{Decision, LimitStatus, MAX_UNITS, StoreError, Subject};
+use rl_core::{Decision, LimitStatus, MAX_UNITS, Realm, StoreError, Subject};
 use rl_records::{CallLimit, CallLimits, CallPeriod, HistoryQuery, Limits};
 use sha2::{Digest, Sha256};
 
-use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
 use super::fields::Fields;
-use super::page::form_token;
+use super::page::{Tab, confirmation, form_token, page};
 use super::site::Site;
-use super::text;
 use super::visitor::Visitor;
+use super::{subject, text};
 use crate::access::Role;
 use crate::error::ApiError;
 use crate::subject_rules::{RuleFailure, SubjectRules};
 
-/// The usage of a consumer under one limit.
+/// The usage of a subject under one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bar {
     /// The id of the row, without the prefix of its table.
@@ -88,25 +87,25 @@ impl Bar {
     }
 
     /// Returns the state as a word for the style sheet, and as a text for display.
-    const fn state(&self) -> (&'static str, &'static str) {
-        match self.counted {
+    fn state(&self) -> (&'static str, String) {
+        let (state, word) = match self.counted {
             None | Some(Counted { max: None, .. }) => ("none", "no limit"),
             Some(Counted { max: Some(0), .. }) => ("full", "blocked"),
             Some(Counted { remaining: 0, .. }) => ("full", "used up"),
-            Some(Counted { used: 0, .. }) => ("open", "unused"),
-            Some(Counted { max: Some(max), remaining, .. }) if remaining <= max / 5 => {
-                ("near", "nearly used up")
+            Some(Counted { max: Some(max), used, remaining, .. }) if remaining <= max / 5 => {
+                return ("near", format!("{} %", thousandths(used, max) / 10));
             }
-            Some(_) => ("open", "open"),
-        }
+            Some(_) => ("open", "OK"),
+        };
+        (state, word.to_owned())
     }
 
     /// Returns the length of the bar, in thousandths.
     fn length(&self) -> u64 {
-        let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
-        let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
-        // A bar must be visible even after one call of a million.
-        u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
+        match self.counted {
+            Some(Counted { max: Some(max), used, .. }) => thousandths(used, max),
+            _ => 0,
+        }
     }
 
     /// Renders the row of a table whose ids begin with `prefix`.
@@ -117,13 +116,7 @@ impl Bar {
         html! {
             tr #{ (name) } data-live="state" data-state=(state) {
                 th scope="row" { (self.label) }
-                td.bar {
-                    svg aria-hidden="true" focusable="false" width="100%" height="14" {
-                        rect.track width="100%" height="14" rx="7" {}
-                        rect.fill #{ (name) "-bar" } data-live="width" height="14" rx="7"
-                            width=(format!("{}.{}%", length / 10, length % 10)) {}
-                    }
-                }
+                td.bar { (meter(Some(&format!("{name}-bar")), length)) }
                 td.number data-label="Calls made" {
                     span #{ (name) "-used" } data-live="text" {
                         @match self.counted {
@@ -154,12 +147,92 @@ impl Bar {
     }
 }
 
-/// Renders the bars of a consumer under each rule that counts it, or the reason why its usage is
+/// Returns the used part of a limit, in thousandths.
+pub(super) fn thousandths(used: u64, max: u64) -> u64 {
+    // A limit of 0 is used up without any call.
+    let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
+    let thousandths = if max == 0 { 1_000 } else { thousandths };
+    // A bar must be visible even after one call of a million.
+    u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
+}
+
+/// Draws a bar of this length in thousandths. With an id, the script updates its width.
+pub(super) fn meter(id: Option<&str>, length: u64) -> Markup {
+    html! {
+        svg aria-hidden="true" focusable="false" width="100%" height="14" {
+            rect.track width="100%" height="14" rx="4" {}
+            rect.fill id=[id] data-live=[id.map(|_| "width")] height="14" rx="4"
+                width=(format!("{}.{}%", length / 10, length % 10)) {}
+        }
+    }
+}
+
+/// Shows the usage of a subject. A consumer has a page of its own.
+pub(super) async fn show(
+    State(site): State<Arc<Site>>,
+    Extension(visitor): Extension<Visitor>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let query = Fields::of_query(request.uri());
+    let subject = subject::read(&query)?;
+    if *subject.realm() == Realm::Consumer && subject.id().as_text().is_some() {
+        return Ok(Redirect::to(&subject::link(&site, "/subject", &subject, &[])).into_response());
+    }
+    visitor.require(Role::CanSeeSubjectIds)?;
+    let title = match subject.realm() {
+        Realm::Global => "All requests together".to_owned(),
+        Realm::Unknown => "Requests without an address".to_owned(),
+        realm => format!("{} {}", realm.as_str(), subject.id()),
+    };
+    let main = html! {
+        p.crumb { a href=(site.path()) { "Now" } }
+        h1.id { (title) }
+        (confirmation(query.get("done")))
+        (section(&site, &visitor, &subject).await?)
+    };
+    Ok(page(&site, Some(&visitor), &title, Tab::Now, main).into_response())
+}
+
+/// Renders the section with the present use of a subject, and what can be done about it.
+pub(super) async fn section(
+    site: &Site,
+    visitor: &Visitor,
+    subject: &Subject,
+) -> Result<Markup, Failure> {
+    let here = subject::link(site, "/subject", subject, &[]);
+    Ok(html! {
+        section aria-labelledby="calls" {
+            div.head {
+                h2 #calls { "Use now" }
+                p.pulse {
+                    span #pulse { "As of the loading of this page." }
+                    " " a #refresh href=(here) { "Refresh" }
+                    button.quiet #pause type="button" hidden { "Pause" }
+                }
+            }
+            @if !site.context.limiter.is_enabled() {
+                p.problem { "The limiter is switched off: every call is allowed, and none is counted." }
+            }
+            (bars(site, subject).await?)
+            p.unseen #news role="status" {}
+            p.problem #stale role="status" hidden {
+                "The limits of this consumer have changed. The page below is out of date. "
+                a href=(here) { "Reload" }
+            }
+            (reset_form(site, visitor, subject)?)
+        }
+    })
+}
+
+/// Renders the bars of a subject under each rule that counts it, or the reason why its usage is
 /// unknown.
-pub(super) async fn bars(site: &Site, consumer: &str) -> Result<Markup, ApiError> {
-    let found = SubjectRules::find(&site.context, Subject::consumer(consumer), None)?;
-    let source = site.link("/usage", &[("id", consumer)]);
-    let version = version(site, consumer).await;
+async fn bars(site: &Site, subject: &Subject) -> Result<Markup, ApiError> {
+    let found = SubjectRules::find(&site.context, subject.clone(), None)?;
+    let source = subject::link(site, "/usage", subject, &[]);
+    let version = match (subject.realm(), subject.id().as_text()) {
+        (Realm::Consumer, Some(consumer)) => version(site, consumer).await,
+        _ => String::new(),
+    };
     let mut problem = None;
     let mut tables = Vec::with_capacity(found.rules.len());
     for (index, rule) in found.rules.iter().enumerate() {
@@ -197,7 +270,7 @@ fn unread(index: usize, failure: RuleFailure) -> Markup {
     html! { p.problem #{ "u" (index) "-problem" } data-live="text" { (message) "." } }
 }
 
-/// Renders the bars of a consumer under one rule.
+/// Renders the bars of a subject under one rule.
 fn table(index: usize, rule: Option<&CountingRule>, usage: &Decision) -> Markup {
     let (prefix, bars) = match rule {
         None => ("u-".to_owned(), Bar::of_records(usage)),
@@ -252,59 +325,56 @@ async fn version(site: &Site, consumer: &str) -> String {
 /// Responds with the bars only.
 pub(super) async fn fragment(
     State(site): State<Arc<Site>>,
+    Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Markup, Failure> {
-    let query = Fields::of_query(request.uri());
-    Ok(bars(&site, query.raw("id")).await?)
+    let subject = subject::read(&Fields::of_query(request.uri()))?;
+    if *subject.realm() != Realm::Consumer {
+        visitor.require(Role::CanSeeSubjectIds)?;
+    }
+    Ok(bars(&site, &subject).await?)
 }
 
-/// Renders the form that resets the counters. The first click only opens it.
-pub(super) fn reset_form(
-    site: &Site,
-    visitor: &Visitor,
-    consumer: &str,
-) -> Result<Markup, Failure> {
-    let found = SubjectRules::find(&site.context, Subject::consumer(consumer), None)?;
+/// Renders the buttons that reset the counters, and the link to the explanation.
+fn reset_form(site: &Site, visitor: &Visitor, subject: &Subject) -> Result<Markup, Failure> {
+    let found = SubjectRules::find(&site.context, subject.clone(), None)?;
     let rules: Vec<_> = found.rules.iter().flatten().map(|rule| &*rule.name).collect();
+    let may_reset = visitor.actor.has(Role::CanResetCallCounters) && !found.rules.is_empty();
     Ok(html! {
-        @if visitor.actor.has(Role::CanResetCallCounters) && !found.rules.is_empty() {
-            details {
-                summary { "Reset the counters" }
-                form.inline method="post" action={ (site.path()) "/consumer/reset" } {
+        div.buttons {
+            @if may_reset {
+                form.inline method="post" action={ (site.path()) "/reset" } {
                     (form_token(visitor))
-                    input type="hidden" name="id" value=(consumer);
-                    @match &rules[..] {
-                        [] => span { "This sets the calls of all six periods to 0. It lifts no block." },
-                        _ => span { "This sets the use of all limits under a rule to 0. It lifts no block." },
-                    }
+                    (subject::fields(subject))
                     @if rules.len() > 1 {
                         @for rule in &rules {
-                            button.danger type="submit" name="rule" value=(rule) { "Reset " (rule) }
+                            button type="submit" name="rule" value=(rule) { "Reset " (rule) }
                         }
                     }
-                    button.danger type="submit" name="rule" value="" {
-                        @if rules.len() > 1 { "Reset all" } @else { "Reset now" }
+                    button type="submit" name="rule" value="" {
+                        @if rules.len() > 1 { "Reset all" } @else { "Reset" }
                     }
                 }
             }
+            a.button href=(subject::link(site, "/explain", subject, &[])) { "Explain" }
         }
+        @if may_reset { p.hint { "A reset sets the use of all limits to 0. It lifts no block." } }
     })
 }
 
-/// Resets the counters of a consumer, under one rule or under all that count it.
+/// Resets the counters of a subject, under one rule or under all that count it.
 pub(super) async fn reset(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanResetCallCounters)?;
-    let id = check_consumer_id(form.raw("id"))?;
+    let subject = subject::read(&form)?;
     let (context, rule) = (&site.context, form.non_empty("rule"));
-    let found = SubjectRules::find(context, Subject::consumer(id), rule)?;
+    let found = SubjectRules::find(context, subject.clone(), rule)?;
     found.reset(context, &visitor.actor, None).await?;
     let done = if found.pairs.is_empty() { "reset" } else { "reset-partly" };
-    let to = site.link("/consumer", &[("id", id), ("done", done)]);
-    Ok(Redirect::to(&to).into_response())
+    Ok(subject::done(&site, &form, &subject, done))
 }
 
 #[cfg(test)]
@@ -321,24 +391,24 @@ mod tests {
     fn bars_have_the_state_and_the_length_of_the_usage() {
         #[rustfmt::skip]
         let table = [
-            (bar(100, 0),         "unused",         0),
-            (bar(100, 42),        "open",           420),
-            (bar(100, 79),        "open",           790),
-            (bar(100, 80),        "nearly used up", 800),
-            (bar(100, 100),       "used up",        1_000),
-            (bar(100, 120),       "used up",        1_000),
-            (bar(0, 0),           "blocked",        0),
-            (bar(1_000_000, 1),   "open",           4),
-            (bar(1, 0),           "unused",         0),
-            (bar(u64::MAX, 1 << 60), "open",        62),
+            (bar(100, 0),         "OK",      0),
+            (bar(100, 42),        "OK",      420),
+            (bar(100, 79),        "OK",      790),
+            (bar(100, 86),        "86 %",    860),
+            (bar(100, 100),       "used up", 1_000),
+            (bar(100, 120),       "used up", 1_000),
+            (bar(0, 0),           "blocked", 1_000),
+            (bar(0, 7),           "blocked", 1_000),
+            (bar(1_000_000, 1),   "OK",      4),
+            (bar(u64::MAX, 1 << 60), "OK",   62),
         ];
         for (bar, word, length) in table {
-            assert_eq!((bar.state().1, bar.length()), (word, length), "{bar:?}");
+            assert_eq!((&*bar.state().1, bar.length()), (word, length), "{bar:?}");
         }
         let counted = Counted { max: None, used: 3, remaining: 9, reset: None };
         for counted in [None, Some(counted)] {
             let none = Bar { counted, ..bar(1, 0) };
-            assert_eq!((none.state().1, none.length()), ("no limit", 0));
+            assert_eq!((&*none.state().1, none.length()), ("no limit", 0));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! is bounded: about 400 samples with at most 32 limits each, and one list of top subjects for each
 //! minute. Nothing is written to disk, so the samples are lost when the process ends.
 
+mod denied;
 mod report;
 mod ring;
 mod sample;
@@ -17,7 +18,9 @@ use rl_core::time::Clock;
 use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
+pub(crate) use denied::{DeniedSubject, STEP, STEPS};
 pub(crate) use report::{HourReport, LimitSums, add_times, quantile};
+pub(crate) use ring::LastMinute;
 use ring::Ring;
 pub(crate) use sample::Sample;
 pub(crate) use top::{Ranking, TopEntry};
@@ -50,6 +53,11 @@ impl LastHour {
     /// Updates the samples, and returns those of the last hour.
     pub(crate) fn report(&self) -> HourReport {
         self.read(Ring::report)
+    }
+
+    /// Updates the samples, and returns the last minute.
+    pub(crate) fn last_minute(&self) -> LastMinute {
+        self.read(Ring::last_minute)
     }
 
     /// Returns the subjects with the largest counts, the largest first.

@@ -3,12 +3,15 @@ use std::collections::VecDeque;
 use rl_core::stats::LimiterStats;
 use rl_core::time::Timestamp;
 
+use super::denied::{DeniedSubject, DeniedSubjects};
 use super::report::HourReport;
 use super::sample::{LimitPaths, Sample, times};
 use super::top::{Ranking, TopEntry, TopHistory};
 
 /// The length of the ring in microseconds.
 const HOUR: u64 = 3_600_000_000;
+
+const MINUTE: u64 = 60_000_000;
 
 /// The minimum length of a stored sample in microseconds. It bounds the number of samples. It is
 /// less than the interval of the task, because the ticks of the task are not exact.
@@ -17,6 +20,16 @@ const SHORTEST: u64 = 9_000_000;
 /// The largest step back of the clock that keeps the samples, in microseconds. It bounds the time
 /// for which the current sample does not grow longer.
 const SMALL_STEP: u64 = 10_000_000;
+
+/// The last minute of a limiter.
+#[derive(Debug)]
+pub(crate) struct LastMinute {
+    pub(crate) now: Timestamp,
+    pub(crate) per_second: f64,
+    pub(crate) denied_per_second: f64,
+    /// The subjects that were denied, those with the most denials first.
+    pub(crate) denied: Vec<DeniedSubject>,
+}
 
 /// The samples of the last hour.
 #[derive(Debug)]
@@ -33,6 +46,7 @@ pub(crate) struct Ring {
     last: (Timestamp, LimiterStats),
     now: (Timestamp, LimiterStats),
     top: TopHistory,
+    denied: DeniedSubjects,
 }
 
 impl Ring {
@@ -47,6 +61,7 @@ impl Ring {
             begun: now,
             has_stepped_back: false,
             top: TopHistory::new(now, &stats),
+            denied: DeniedSubjects::new(now, &stats),
             last: (now, stats.clone()),
             now: (now, stats),
         }
@@ -65,6 +80,7 @@ impl Ring {
         let last = (self.last.0, &self.last.1);
         self.current = Sample::between(last, (now, &stats), &mut self.paths);
         self.top.update(now, &stats);
+        self.denied.update(now, &stats);
         if now.micros_since(self.last.0) >= SHORTEST {
             let next = Sample::between((now, &stats), (now, &stats), &mut self.paths);
             self.samples.push_back(std::mem::replace(&mut self.current, next));
@@ -91,6 +107,27 @@ impl Ring {
             samples: self.samples.iter().chain(current).cloned().collect(),
             top_denied: self.top(Ranking::Denied),
             top_used: self.top(Ranking::Used),
+        }
+    }
+
+    /// Returns the samples of the minute before the last update, and the denials of this time.
+    pub(crate) fn last_minute(&self) -> LastMinute {
+        let now = self.now.0;
+        let samples = self.samples.iter().rev();
+        let recent = samples.take_while(|sample| now.micros_since(sample.end) < MINUTE);
+        let (mut seconds, mut requests, mut denied) = (0.0, 0, 0);
+        for sample in recent.chain([&self.current]) {
+            seconds += sample.seconds();
+            requests += sample.allowed + sample.denied + sample.failed_closed;
+            denied += sample.denied;
+        }
+        // In the first seconds, a single request would count as several per second.
+        let per_second = |count: u64| count as f64 / f64::max(seconds, 10.0);
+        LastMinute {
+            now,
+            per_second: per_second(requests),
+            denied_per_second: per_second(denied),
+            denied: self.denied.of_last_minute(),
         }
     }
 

@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 /// The time between two stored lists, in microseconds.
 const STEP: u64 = 60_000_000;
 
+/// The number of subjects in a list.
+const LISTED: usize = 32;
+
 const HOUR: u64 = 3_600_000_000;
 
 /// The number by which subjects are ordered.
@@ -32,10 +35,11 @@ impl Ranking {
     }
 
     fn of(self, stats: &LimiterStats) -> &[TopSubject] {
-        match self {
+        let top = match self {
             Self::Denied => &stats.top_denied,
             Self::Used => &stats.top_used,
-        }
+        };
+        &top[..top.len().min(LISTED)]
     }
 }
 
@@ -70,7 +74,11 @@ impl TopCounts {
         let counts = |top: &[TopSubject]| {
             top.iter().map(|entry| (entry.subject.clone(), entry.count)).collect()
         };
-        Self { at, denied: counts(&stats.top_denied), used: counts(&stats.top_used) }
+        Self {
+            at,
+            denied: counts(Ranking::Denied.of(stats)),
+            used: counts(Ranking::Used.of(stats)),
+        }
     }
 }
 

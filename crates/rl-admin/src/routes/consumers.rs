@@ -18,7 +18,12 @@ pub(super) async fn list(
     _: Allowed<CanGetRateLimits>,
     QueryParams(SearchNames { search, limit, after }): QueryParams<SearchNames>,
 ) -> Result<Json<Consumers>, ApiError> {
-    let query = ConsumerQuery { search: search.map(String::from), after, limit: limit.0 };
+    let query = ConsumerQuery {
+        search: search.map(String::from),
+        after,
+        limit: limit.0,
+        ..ConsumerQuery::default()
+    };
     let page = context.records.consumers(&query, context.now()).await?;
     let consumers = page.consumers.into_iter().map(Consumer::of).collect();
     Ok(Json(Consumers { consumers, next: page.next }))

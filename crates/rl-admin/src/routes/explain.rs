@@ -24,16 +24,16 @@ use crate::wire::{
 
 /// The explanation of a decision.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Explanation {
+pub(crate) struct Explanation {
     /// The subject in the form in which the limiter counts it; for an IPv6 address, this is its
     /// network.
     #[schema(example = "consumer/abc123")]
     subject: String,
     /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is
     /// unknown, as it is if only rules of `pairs` may deny it.
-    allowed: Option<bool>,
+    pub(crate) allowed: Option<bool>,
     /// The reason as a text.
-    reason: String,
+    pub(crate) reason: String,
     /// The cost of the request under rules that set none.
     cost: u64,
     /// The source of the records' limits.
@@ -46,34 +46,34 @@ pub(super) struct Explanation {
     policies_of: PoliciesOf,
     /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
+    pub(crate) note: Option<String>,
     /// The decision of each rule that counts the request. A limiter without rules has one entry.
-    rules: Vec<RuleExplanation>,
+    pub(crate) rules: Vec<RuleExplanation>,
     /// The rules that count the subject only together with another one, such as each consumer on
     /// each route. Their decisions are unknown.
     pairs: Vec<String>,
     /// The other rules that are not included: they do not match the request, or count other
     /// subjects than this one, the address of the query, and all requests together.
-    other_rules: Vec<String>,
+    pub(crate) other_rules: Vec<String>,
     /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
     /// and `null` if waiting does not help, or if it is unknown whether the request is allowed.
-    retry_in_seconds: Option<u64>,
+    pub(crate) retry_in_seconds: Option<u64>,
 }
 
 /// The decision of one rule.
 #[derive(Debug, Serialize, ToSchema)]
-struct RuleExplanation {
+pub(crate) struct RuleExplanation {
     /// The name of the rule; `null` if the limiter has no rules.
     #[schema(example = "consumers")]
-    rule: Option<String>,
+    pub(crate) rule: Option<String>,
     /// The subject that the rule counts.
     #[schema(example = "consumer/abc123")]
     subject: String,
     /// Whether the rule would allow the request; `null` if that is unknown. A rule in shadow denies
     /// nothing.
-    allowed: Option<bool>,
+    pub(crate) allowed: Option<bool>,
     /// The reason as a text.
-    reason: String,
+    pub(crate) reason: String,
     /// The cost of the request under this rule.
     cost: u64,
     /// The component that decided: `store`, `local_deny`, `leased`, `policy`, `unlimited`,
@@ -81,19 +81,19 @@ struct RuleExplanation {
     /// that needs no counter: a block, a limit of 0, or a cost that the limits never grant.
     decided_by: &'static str,
     /// Whether the rule is in shadow.
-    is_shadow: bool,
+    pub(crate) is_shadow: bool,
     /// The tier of the rule whose limits these are; `null` for the limits of requests without a
     /// tier.
     #[schema(required = true, example = "pro")]
     tier: Option<String>,
     /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]
-    policy: Option<String>,
+    pub(crate) policy: Option<String>,
     /// The usage of each limit, and whether the limit denies the request.
     limits: Vec<LimitUsage>,
     /// The seconds after which the rule would allow the request, rounded up. 0 if it allows it now,
     /// and `null` if waiting does not help, or if it is unknown whether the request is allowed.
-    retry_in_seconds: Option<u64>,
+    pub(crate) retry_in_seconds: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -140,7 +140,13 @@ pub(super) async fn subject(
     explain(&context, subject, query).await.map(Json)
 }
 
-async fn explain(
+/// Explains the decision on a request.
+///
+/// # Errors
+///
+/// Returns an error that names the parameter of the query that is invalid, or 503 if the database
+/// fails.
+pub(crate) async fn explain(
     context: &Context,
     subject: Subject,
     query: ExplainQuery,

@@ -19,6 +19,8 @@ mod usage;
 
 use std::sync::Arc;
 
+pub(crate) use explain::{Explanation, RuleExplanation, explain};
+
 use axum::extract::{NestedPath, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};

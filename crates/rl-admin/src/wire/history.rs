@@ -69,12 +69,16 @@ enum About {
     Record,
     /// A tier.
     Tier,
+    /// The limit of a resource.
+    Resource,
     /// A subscription of a consumer.
     Subscription,
     /// The tier that a consumer or a key is in.
     TierMember,
     /// Counters of a subject.
     Counters,
+    /// The reason for a change of a consumer.
+    Reason,
     /// A request without the required role.
     Request,
 }
@@ -85,9 +89,11 @@ enum About {
 enum HistoryState {
     Record(Content),
     Tier(TierState),
+    Resource(ResourceContent),
     Subscription(SubscriptionState),
     Member(MemberState),
     Reset(ResetState),
+    Reason(ReasonState),
     Request(RequestState),
 }
 
@@ -117,6 +123,12 @@ struct ResetState {
     // The schema requires this field. Otherwise every other state would match this schema too.
     #[schema(required = true)]
     limit: Option<String>,
+}
+
+/// The reason for a change of a consumer.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReasonState {
+    reason: String,
 }
 
 /// A request that was refused.
@@ -165,10 +177,23 @@ impl HistoryEntry {
                 let (before, after) = (before.map(member), after.map(member));
                 (About::TierMember, kind, subject.clone(), Some(subject), before, after)
             }
+            AuditEvent::Resource { name, before, after } => {
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
+                let state = |content: &ResourceLimitContent| {
+                    HistoryState::Resource(ResourceContent::of(content))
+                };
+                let (before, after) = (before.as_ref().map(state), after.as_ref().map(state));
+                (About::Resource, kind, name, None, before, after)
+            }
             AuditEvent::Reset { realm, id, rule, limit } => {
                 let subject = format!("{realm}/{id}");
                 let after = Some(HistoryState::Reset(ResetState { rule, limit }));
                 (About::Counters, EventKind::Reset, subject.clone(), Some(subject), None, after)
+            }
+            AuditEvent::Reason { consumer, reason } => {
+                let subject = format!("consumer/{consumer}");
+                let after = Some(HistoryState::Reason(ReasonState { reason }));
+                (About::Reason, EventKind::Created, subject.clone(), Some(subject), None, after)
             }
             AuditEvent::Refusal(Refusal { role, method, path, consumer, count }) => {
                 let subject = consumer.map(|consumer| format!("consumer/{consumer}"));

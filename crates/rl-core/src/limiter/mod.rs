@@ -259,6 +259,28 @@ impl RateLimiter {
         })
     }
 
+    /// Publishes a text about this instance for the others on the same store, such as its denials
+    /// for a console. The circuit breaker and the deadline do not apply.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to the errors of [`Store::publish_note`](crate::store::Store::publish_note).
+    pub fn publish_note(&self, instance: &str, note: &str) -> StoreFuture<()> {
+        let stores = &self.pipeline.stores;
+        stores.primary.publish_note(&stores.namespace, instance, note)
+    }
+
+    /// Returns the notes that instances on the same store, also this one, have
+    /// [published](Self::publish_note).
+    ///
+    /// # Errors
+    ///
+    /// Resolves to the errors of [`Store::publish_note`](crate::store::Store::publish_note).
+    pub fn read_notes(&self) -> StoreFuture<Vec<String>> {
+        let stores = &self.pipeline.stores;
+        stores.primary.read_notes(&stores.namespace)
+    }
+
     /// Returns the namespace in which the limiter counts.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {

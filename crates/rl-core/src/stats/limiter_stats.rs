@@ -64,9 +64,10 @@ pub struct LimiterStats {
     pub is_breaker_closed: bool,
     /// The counts of the store. Limiters on one store report the same counts.
     pub store: StoreStats,
-    /// The up to 32 subjects with the most denials, the largest number first.
+    /// The up to 128 subjects with the most denials, the largest number first. It contains each
+    /// subject that was denied since the last of 128 others.
     pub top_denied: Vec<TopSubject>,
-    /// The up to 32 subjects that were granted the most units, the largest number first.
+    /// The up to 128 subjects that were granted the most units, the largest number first.
     pub top_used: Vec<TopSubject>,
 }
 

@@ -5,11 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::model::Subject;
 
-/// The number of subjects that a sketch follows.
+/// The number of subjects that a sketch follows and reports. All are reported, because a subject
+/// whose denials have just begun has a small count.
 const FOLLOWED: usize = 128;
-
-/// The number of subjects that a sketch reports.
-const REPORTED: usize = 32;
 
 /// A subject with many units or denials, and an estimate of their number.
 ///
@@ -105,7 +103,6 @@ impl TopSubjects {
             .collect();
         drop(entries);
         largest.sort_by_key(|top: &TopSubject| std::cmp::Reverse(top.count));
-        largest.truncate(REPORTED);
         largest
     }
 }
@@ -136,7 +133,7 @@ mod tests {
             }
         }
         let largest = top.largest(|_| None);
-        assert_eq!(largest.len(), REPORTED);
+        assert_eq!(largest.len(), FOLLOWED);
         let mut busiest: Vec<_> =
             largest[..3].iter().map(|entry| entry.subject.id().to_string()).collect();
         busiest.sort();

@@ -96,7 +96,7 @@ pub use settlement::{LeaseStatus, Reservation, Settlement};
 
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::StoreError;
+use crate::model::{FailureKind, StoreError};
 pub use crate::model::{Mode, Outcome};
 use crate::stats::StoreStats;
 use crate::time::Timestamp;
@@ -181,6 +181,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// made.
     fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()>;
 
+    /// Publishes a short text about this instance for the others that count in `namespace`, in
+    /// place of its last one. It is kept for 20 seconds.
+    ///
+    /// A note has one line. The default fails, which suits a store that is not shared.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to [`FailureKind::Unsupported`] if the store is not shared, or cannot keep the
+    /// note, and to another error if it fails.
+    fn publish_note(&self, namespace: &Namespace, instance: &str, note: &str) -> StoreFuture<()> {
+        let _ = (namespace, instance, note);
+        MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported)))
+    }
+
+    /// Returns the notes of all instances that count in `namespace`, in any order. Other
+    /// programs with access to the servers may have written other texts, so the reader checks each.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to the errors of [`publish_note`](Self::publish_note).
+    fn read_notes(&self, namespace: &Namespace) -> StoreFuture<Vec<String>> {
+        let _ = namespace;
+        MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported)))
+    }
+
     /// Gives back all units that this process has reserved ahead, such as leased units.
     ///
     /// [`RateLimiter::close`](crate::RateLimiter::close) calls it when a service shuts down. The
@@ -248,6 +273,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
         (**self).reset(resets)
+    }
+
+    fn publish_note(&self, namespace: &Namespace, instance: &str, note: &str) -> StoreFuture<()> {
+        (**self).publish_note(namespace, instance, note)
+    }
+
+    fn read_notes(&self, namespace: &Namespace) -> StoreFuture<Vec<String>> {
+        (**self).read_notes(namespace)
     }
 
     fn close(&self) -> StoreFuture<()> {

@@ -29,8 +29,6 @@ impl<'a> AuditLog<'a> {
 
     /// Lists entries, the newest first.
     ///
-    /// Limits of resources have a [history of their own](crate::Resources::history).
-    ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
@@ -38,12 +36,13 @@ impl<'a> AuditLog<'a> {
         let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
         match &query.consumer {
             Some(consumer) => sql.push(
-                " kind IN ('record', 'subscription', 'consumer', 'reset', 'refusal') AND owner = ?",
+                " kind IN ('record', 'subscription', 'consumer', 'reset', 'reason', 'refusal') \
+                 AND owner = ?",
                 [without_nul(consumer).into()],
             ),
             None => sql.push(
-                " kind IN ('record', 'subject_record', 'tier', 'subscription', 'consumer', 'key', 'reset', \
-                 'subject_reset', 'refusal')",
+                " kind IN ('record', 'subject_record', 'tier', 'resource', 'subscription', 'consumer', \
+                 'key', 'reset', 'subject_reset', 'reason', 'refusal')",
                 [],
             ),
         }
@@ -77,6 +76,22 @@ impl<'a> AuditLog<'a> {
         let [rule, limit] = [rule, limit].map(|name| name.map(ToOwned::to_owned));
         let reset = StoredReset { realm, rule, limit };
         self.write(kind, &id, &id, by, &reset).await
+    }
+
+    /// Writes the reason for a change of a consumer, such as a block, which an entry of its own
+    /// contains. It is cut to 500 characters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn note_reason(
+        self,
+        consumer: &str,
+        reason: &str,
+        by: &str,
+    ) -> Result<(), DatabaseError> {
+        let owner = shortened(consumer);
+        self.write(Kind::Reason, &owner, &owner, by, &shortened(reason)).await
     }
 
     /// Writes an entry for a refused request.
@@ -141,8 +156,15 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
             let StoredReset { realm, rule, limit } = reset.ok_or_else(corrupt)?;
             AuditEvent::Reset { realm, id: owner, rule, limit }
         }
+        Kind::Reason => {
+            let reason = history::content(row, "after")?.ok_or_else(corrupt)?;
+            AuditEvent::Reason { consumer: owner, reason }
+        }
         Kind::Refusal => AuditEvent::Refusal(history::content(row, "after")?.ok_or_else(corrupt)?),
-        Kind::Resource => return Err(corrupt()),
+        Kind::Resource => {
+            let Change { before, after, .. } = history::change(row)?;
+            AuditEvent::Resource { name: owner, before, after }
+        }
     };
     Ok(AuditEntry {
         number: number(row, "change")?,

@@ -30,8 +30,13 @@ use crate::error::DatabaseError;
 pub struct ConsumerQuery {
     /// Selects the ids that contain this text, regardless of the case of ASCII letters.
     pub search: Option<String>,
+    /// Selects the members of the tier with this name.
+    pub tier: Option<String>,
     /// Selects the ids after this one. Pass [`ConsumerPage::next`] of the previous page.
     pub after: Option<String>,
+    /// Selects the ids before this one, nearest first. Pass [`ConsumerPage::previous`] of the next
+    /// page.
+    pub before: Option<String>,
     /// The maximum number of consumers on a page: 1 to 1 000.
     pub limit: u32,
 }
@@ -39,7 +44,7 @@ pub struct ConsumerQuery {
 impl Default for ConsumerQuery {
     /// Returns a query for the first 50 consumers.
     fn default() -> Self {
-        Self { search: None, after: None, limit: 50 }
+        Self { search: None, tier: None, after: None, before: None, limit: 50 }
     }
 }
 
@@ -51,6 +56,8 @@ pub struct ConsumerPage {
     pub consumers: Vec<ConsumerSummary>,
     /// The cursor of the next page, if there is one.
     pub next: Option<String>,
+    /// The cursor of the previous page, if there is one.
+    pub previous: Option<String>,
 }
 
 /// A consumer in a list.
@@ -67,6 +74,28 @@ pub struct ConsumerSummary {
     pub tier: Option<String>,
 }
 
+/// The largest number of consumers that [`count`] counts.
+const MAX_COUNT: i64 = 10_000;
+
+/// The tables that contain consumers. A join of both would read all rows.
+const SOURCES: [&str; 2] = [
+    "SELECT subject_id FROM rl_records WHERE realm = 'consumer'",
+    "SELECT subject_id FROM (SELECT id AS subject_id FROM rl_tier_members \
+     WHERE realm = 'consumer') AS members WHERE 1 = 1",
+];
+
+/// Adds the conditions of a query.
+fn push_conditions(sql: &mut Sql, query: &ConsumerQuery, database: &Database) {
+    if let Some(search) = &query.search {
+        sql.push_search(search, database.dialect);
+    }
+    if let Some(tier) = &query.tier {
+        let members = " AND subject_id IN (SELECT id FROM rl_tier_members \
+             WHERE realm = 'consumer' AND tier = ?)";
+        sql.push(members, [without_nul(tier).into()]);
+    }
+}
+
 /// Returns a page of the list of consumers, as of the instant `at`.
 pub(super) async fn page(
     database: &Database,
@@ -75,30 +104,53 @@ pub(super) async fn page(
 ) -> Result<ConsumerPage, DatabaseError> {
     let size = query.limit.clamp(1, 1_000) as usize;
     let mut ids = BTreeSet::new();
-    // Each query reads one page through its index. A join of both tables would read all rows.
-    for source in [
-        "SELECT subject_id FROM rl_records WHERE realm = 'consumer'",
-        "SELECT subject_id FROM (SELECT id AS subject_id FROM rl_tier_members \
-         WHERE realm = 'consumer') AS members WHERE 1 = 1",
-    ] {
+    for source in SOURCES {
         let mut sql = Sql::new(source);
+        push_conditions(&mut sql, query, database);
         if let Some(after) = &query.after {
             sql.push(" AND subject_id > ?", [without_nul(after).into()]);
         }
-        if let Some(search) = &query.search {
-            sql.push_search(search, database.dialect);
+        if let Some(before) = &query.before {
+            sql.push(" AND subject_id < ?", [without_nul(before).into()]);
         }
-        let end = " GROUP BY subject_id ORDER BY subject_id LIMIT ?";
-        sql.push(end, [(size as i64 + 1).into()]);
+        sql.push(" GROUP BY subject_id ORDER BY subject_id", []);
+        sql.push(
+            if query.before.is_some() { " DESC LIMIT ?" } else { " LIMIT ?" },
+            [(size as i64 + 1).into()],
+        );
         for row in sql.on(&database.reads).await? {
             ids.insert(text(&row, "subject_id")?);
         }
     }
     let has_more = ids.len() > size;
-    let ids: Vec<String> = ids.into_iter().take(size).collect();
-    let next = if has_more { ids.last().cloned() } else { None };
+    let is_back = query.before.is_some();
+    let skipped = if is_back { ids.len().saturating_sub(size) } else { 0 };
+    let ids: Vec<String> = ids.into_iter().skip(skipped).take(size).collect();
+    // A page that was reached from another one has this one beside it.
+    let (has_next, has_previous) =
+        if is_back { (true, has_more) } else { (has_more, query.after.is_some()) };
+    let next = if has_next { ids.last().cloned() } else { None };
+    let previous = if has_previous { ids.first().cloned() } else { None };
     let consumers = summaries(database, ids, at).await?;
-    Ok(ConsumerPage { consumers, next })
+    Ok(ConsumerPage { consumers, next, previous })
+}
+
+/// Counts the consumers that a query selects, regardless of its page, up to [`MAX_COUNT`]. Returns
+/// `None` if there are more.
+pub(super) async fn count(
+    database: &Database,
+    query: &ConsumerQuery,
+) -> Result<Option<u64>, DatabaseError> {
+    let mut ids = BTreeSet::new();
+    for source in SOURCES {
+        let mut sql = Sql::new(source);
+        push_conditions(&mut sql, query, database);
+        sql.push(" GROUP BY subject_id ORDER BY subject_id LIMIT ?", [(MAX_COUNT + 1).into()]);
+        for row in sql.on(&database.reads).await? {
+            ids.insert(text(&row, "subject_id")?);
+        }
+    }
+    Ok(Some(ids.len() as u64).filter(|count| *count <= MAX_COUNT as u64))
 }
 
 async fn summaries(

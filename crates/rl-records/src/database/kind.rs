@@ -13,12 +13,14 @@ pub(crate) enum Kind {
     // The counters of a consumer, or of another subject, were reset. No limit was changed.
     Reset,
     SubjectReset,
+    // An actor gave a reason for a change of a consumer.
+    Reason,
     // A request that was refused because its actor lacks a role.
     Refusal,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Record,
         Self::SubjectRecord,
         Self::Resource,
@@ -28,6 +30,7 @@ impl Kind {
         Self::Key,
         Self::Reset,
         Self::SubjectReset,
+        Self::Reason,
         Self::Refusal,
     ];
 
@@ -42,6 +45,7 @@ impl Kind {
             Self::Key => "key",
             Self::Reset => "reset",
             Self::SubjectReset => "subject_reset",
+            Self::Reason => "reason",
             Self::Refusal => "refusal",
         }
     }

@@ -158,6 +158,20 @@ pub(super) async fn blocks(
     Ok(blocks)
 }
 
+/// Reads the blocks of all consumers that are active now, ordered by their end.
+pub(super) async fn all_blocks(
+    runner: impl Runner,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Record>, DatabaseError> {
+    let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 1");
+    sql.push(
+        " AND to_date >= ? AND from_date <= ? ORDER BY to_date, rate_limiting_id LIMIT ?",
+        [micros(now).into(), micros(now).into(), i64::from(limit.clamp(1, 1_000)).into()],
+    );
+    records(&sql.on(runner).await?)
+}
+
 /// Reads the records that do not block, that no subscription owns, that apply under every rule,
 /// that six numbers can express, and that have the consumer, API name, version and bank of
 /// `content`.

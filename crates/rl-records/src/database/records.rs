@@ -333,6 +333,15 @@ impl Records {
         Ok(blocks.pop())
     }
 
+    /// Lists the blocks that are active now, those that end first at the top.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn active_blocks(&self, limit: u32) -> Result<Vec<Record>, DatabaseError> {
+        record_table::all_blocks(&self.database.reads, self.database.now(), limit).await
+    }
+
     /// Blocks a consumer from now until the time `until`, in one transaction. Concurrent calls run
     /// one after the other, so the last one that succeeds takes effect.
     ///
@@ -408,6 +417,19 @@ impl Records {
         at: Timestamp,
     ) -> Result<ConsumerPage, DatabaseError> {
         consumers::page(&self.database, query, at).await
+    }
+
+    /// Counts the consumers that `query` selects, regardless of its page. Returns `None` if there
+    /// are more than 10 000.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn count_consumers(
+        &self,
+        query: &ConsumerQuery,
+    ) -> Result<Option<u64>, DatabaseError> {
+        consumers::count(&self.database, query).await
     }
 
     /// Lists changes of records, the newest first.

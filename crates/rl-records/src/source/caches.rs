@@ -139,7 +139,11 @@ impl Listener for Caches {
             }
             // A change of a subscription affects limits through its record. Changes of the other
             // kinds affect no limit.
-            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
+            Kind::Subscription
+            | Kind::Reset
+            | Kind::SubjectReset
+            | Kind::Reason
+            | Kind::Refusal => {}
         }
     }
 
@@ -158,7 +162,11 @@ impl Listener for Caches {
                     caches.map(|cache| cache.refresh_if(|timeline| timeline.depends_on(owner)));
                 Some(join_all(refreshes).map(drop).boxed())
             }
-            Kind::Subscription | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
+            Kind::Subscription
+            | Kind::Reset
+            | Kind::SubjectReset
+            | Kind::Reason
+            | Kind::Refusal => None,
         }
     }
 }

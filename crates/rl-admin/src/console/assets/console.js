@@ -1,20 +1,18 @@
-// Refreshes the usage bars of a consumer once a second, by copying the changed parts into the page.
-// Without this script, the page shows the usage at the time when it was loaded.
+// Refreshes the bars of a subject every second, by copying the changed parts into the page, and the
+// board of the start page every three seconds, by exchanging it. Without this script, a page shows
+// the state at the time when it was loaded.
 "use strict";
 
-const EVERY = 1000;
 const LONGEST = 10000;
 // The time in ms after which the script treats the server as unreachable.
 const PATIENCE = 2000;
 
-function live() {
-  const usage = document.getElementById("usage");
-  if (!usage) return;
+function live(usage, every, word) {
   const pulse = document.getElementById("pulse");
   const news = document.getElementById("news");
   const pause = document.getElementById("pause");
   const stale = document.getElementById("stale");
-  let wait = EVERY;
+  let wait = every;
   let isPaused = false;
   let isLooking = false;
   let timer = 0;
@@ -61,6 +59,12 @@ function live() {
     }
     if (!answer.ok) throw new Error("status " + answer.status);
     const page = new DOMParser().parseFromString(text, "text/html");
+    wait = every;
+    pulse.textContent = word;
+    if (usage.id === "board") {
+      exchange(page.getElementById("board"));
+      return;
+    }
     const parts = Array.from(page.querySelectorAll("[data-live]"));
     const version = page.getElementById("usage").dataset.version;
     // Only the bars are refreshed, so a new version means that the rest of the page is out of date.
@@ -69,8 +73,13 @@ function live() {
     // so the whole part is exchanged.
     const isOther = parts.length !== usage.querySelectorAll("[data-live]").length;
     if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
-    pulse.textContent = "Live: looks every second.";
-    wait = EVERY;
+  }
+
+  // Exchanges the board, and keeps the focus on the same control.
+  function exchange(board) {
+    const focused = usage.contains(document.activeElement) ? document.activeElement.id : "";
+    usage.replaceChildren(...board.childNodes);
+    if (focused) document.getElementById(focused)?.focus();
   }
 
   async function turn() {
@@ -91,7 +100,7 @@ function live() {
   pause.addEventListener("click", () => {
     isPaused = !isPaused;
     pause.textContent = isPaused ? "Go on" : "Pause";
-    pulse.textContent = isPaused ? "Paused." : "Live: looks every second.";
+    pulse.textContent = isPaused ? "Paused." : word;
   });
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && !pause.hidden) {
@@ -104,7 +113,10 @@ function live() {
   turn();
 }
 
-live();
+const usage = document.getElementById("usage");
+if (usage) live(usage, 1000, "Live, every second.");
+const board = document.getElementById("board");
+if (board) live(board, 3000, "Live, every 3 seconds.");
 // Moves the focus to the reason why a form was not saved.
 const first = document.querySelector("[role=alert][tabindex]");
 if (first) first.focus();

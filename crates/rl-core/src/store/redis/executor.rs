@@ -24,7 +24,9 @@ use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::GroupDecisions;
-use crate::store::{DecideRequest, Mode, Part, Reservations, Reset, ServerLoads, StoreFuture};
+use crate::store::{
+    DecideRequest, Mode, Namespace, Part, Reservations, Reset, ServerLoads, StoreFuture,
+};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -174,6 +176,16 @@ impl ScriptExecutor {
             Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
             Err(error) => MaybeReady::ready(Err(error)),
         }
+    }
+
+    /// Publishes the note of an instance. With an empty id, returns the notes of all instances.
+    pub(crate) fn notes(
+        &self,
+        namespace: &Namespace,
+        instance: &str,
+        note: &str,
+    ) -> StoreFuture<Vec<u8>> {
+        self.send(self.shared.encoder.notes(namespace, instance, note))
     }
 
     /// Sends a command. Resolves to the reply of its script.

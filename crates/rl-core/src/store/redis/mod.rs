@@ -497,6 +497,23 @@ impl Store for RedisStore {
         self.inner.layers.reset_after_leases(subjects, reset)
     }
 
+    fn publish_note(&self, namespace: &Namespace, instance: &str, note: &str) -> StoreFuture<()> {
+        if instance.is_empty() || note.contains('\n') {
+            let error = StoreError::new(FailureKind::Unsupported);
+            let detail = "expected the id of an instance, and a note without line breaks";
+            return MaybeReady::ready(Err(error.with_detail(detail)));
+        }
+        self.inner.executor.notes(namespace, instance, note).map(|reply| reply.map(drop))
+    }
+
+    fn read_notes(&self, namespace: &Namespace) -> StoreFuture<Vec<String>> {
+        self.inner.executor.notes(namespace, "", "").map(|reply| {
+            let reply = reply?;
+            let notes = reply.split(|byte| *byte == b'\n').filter(|note| !note.is_empty());
+            Ok(notes.map(|note| String::from_utf8_lossy(note).into_owned()).collect())
+        })
+    }
+
     fn close(&self) -> StoreFuture<()> {
         let this = self.clone();
         // This calls the inherent function `close`, not the method of the trait.

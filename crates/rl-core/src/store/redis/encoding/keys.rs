@@ -9,6 +9,7 @@
 //!           rl:6:default:consumer:{acme}:r60000     … that counts requests
 //!           rl:6:default:consumer:{acme}:c10000     … of a concurrency limit, by lease in ms
 //!           rl:6:default:consumer:{acme}:reserved   reservations
+//!           rl:6:default:instances                  the notes of instances; in both layouts
 //! grouped   rl:6:{9918}:default:consumer:acme       with the hash tag of a group of subjects; also
 //!                                                   with the suffixes above
 //! readable  acme_PER_MINUTE                         a counter
@@ -125,6 +126,17 @@ pub(crate) fn log_key(packed: &str, limit: Limit) -> Option<String> {
 /// from every key of entries.
 pub(crate) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
+}
+
+/// Returns the key of the notes of all instances that count in a namespace.
+///
+/// It has fewer parts than the key of a packed state, and not the suffix of a readable counter.
+pub(crate) fn notes(prefix: &str, layout: Layout, namespace: &Namespace) -> String {
+    let prefix = match layout {
+        Layout::Packed => prefix.to_owned(),
+        Layout::Readable => format!("{prefix}rl"),
+    };
+    format!("{prefix}:{VERSION}:{namespace}:instances")
 }
 
 /// Returns a function that computes the name of a subject's readable counter. Its arguments are the

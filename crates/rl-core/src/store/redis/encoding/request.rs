@@ -500,6 +500,13 @@ impl RequestEncoder {
         Ok(commands)
     }
 
+    /// Creates the command that publishes the note of an instance. An empty id reads all notes.
+    pub(crate) fn notes(&self, namespace: &Namespace, instance: &str, note: &str) -> Command {
+        let keys = vec![keys::notes(&self.prefix, self.layout, namespace)];
+        let arguments = vec![instance.into(), note.into()];
+        Command::Script { script: scripts::notes(), keys, arguments }
+    }
+
     fn encode_amendment(&self, amendment: &Amendment) -> Result<EncodedSubject, StoreError> {
         let Amendment { subject, policy, .. } = amendment;
         let encoding = PolicyEncoding::new(policy);

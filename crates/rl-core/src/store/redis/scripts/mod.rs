@@ -8,6 +8,7 @@
 //! | `decide` | `arguments`, packed states, `decide` |
 //! | `refund` of a shape | `arguments`, `refund_shape` (composed), packed states, `change` |
 //! | `reset` | `reset` |
+//! | `notes` | `notes` |
 //! | `reserve` | `arguments`, packed states, `reserve` with `decide` in a function |
 //! | `reservation` | `arguments`, packed states, `reservation`, `change` |
 //! | `readable` of a shape | `readable_shape` (composed), a function of `readable_counters` and `readable_part`, `parts` |
@@ -128,6 +129,9 @@ static PACKED_STATES_AFTER_LOGS: LazyLock<String> = LazyLock::new(|| {
 static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::composed(Purpose::Decide, &[]));
 static RESET: LazyLock<Script> =
     LazyLock::new(|| Script::new("reset", |source| [source.time, RESET_TEXT].join("\n")));
+static NOTES: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("notes", |source| [source.time, include_str!("notes.lua")].join("\n"))
+});
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
     // `decide.lua` returns its reply, so `reserve.lua` has it in a function.
     let reserve = include_str!("reserve.lua").replace("--@ decide", DECIDE_ANY);
@@ -198,6 +202,11 @@ pub(super) fn reset() -> &'static Script {
     &RESET
 }
 
+/// Returns the script that publishes and reads the notes of instances.
+pub(super) fn notes() -> &'static Script {
+    &NOTES
+}
+
 /// Returns the script that decides and reserves units, in the packed layout.
 pub(super) fn reserve() -> &'static Script {
     &RESERVE
@@ -210,7 +219,7 @@ pub(super) fn change_reservation() -> &'static Script {
 
 /// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
-    let mut scripts = vec![of_any_parts(layout), settle(layout)];
+    let mut scripts = vec![of_any_parts(layout), settle(layout), notes()];
     if layout == Layout::Packed {
         scripts.extend([decide(), reset(), reserve(), change_reservation()]);
     }
