@@ -104,7 +104,7 @@ mod tests {
     /// other peers gave memory back.
     #[test]
     fn a_request_that_is_refused_leaves_the_memory_of_a_connection_to_later_ones() {
-        let peers = PeerShares::new("bytes", 2 * CHUNK);
+        let peers = PeerShares::new("bytes", 4 * CHUNK);
         let memory = ConnectionMemory::new(peers.take(None, 0).unwrap());
         assert!(memory.take_stream(1));
         assert!(!memory.take_stream(256) && !memory.take(usize::MAX / 2));

@@ -155,7 +155,7 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
         (
             "refused_total",
             "counter",
-            "Refusals of a peer that holds as much as is free",
+            "Refusals of a peer that holds its share",
             PeerShares::refused,
         ),
     ] {
