@@ -13,7 +13,9 @@ use health::Health;
 use rl_serve::Shutdown;
 use rl_server::domains::GatewaySource;
 use rl_server::{Server, Source};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Rate limits for gateways and services.
 #[derive(Debug, Parser)]
@@ -136,9 +138,12 @@ fn start_log() -> Result<(), String> {
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
+    // A client could cause a warning of this crate with each connection.
+    let of_h2 = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::ERROR) };
+    let lines = Targets::new().with_default(level).with_target("h2", of_h2);
     match variable("RL_LOG_FORMAT").as_deref() {
-        None | Some("" | "text") => log.init(),
-        Some("json") => log.json().init(),
+        None | Some("" | "text") => log.finish().with(lines).init(),
+        Some("json") => log.json().finish().with(lines).init(),
         Some(other) => return Err(format!("RL_LOG_FORMAT {other:?}: expected text or json")),
     }
     Ok(())

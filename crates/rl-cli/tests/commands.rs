@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -81,7 +82,7 @@ fn an_imported_file_is_valid() {
 fn serve(arguments: &[&str]) -> (Child, String, Lines<BufReader<ChildStdout>>) {
     let mut command = rl(arguments);
     command.env("RL_LISTEN", "127.0.0.1:0").env("RL_LISTEN_GRPC", "127.0.0.1:0");
-    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mut line = || lines.next().expect("a line").unwrap();
     let http = line().strip_prefix("listening on ").unwrap().to_owned();
@@ -114,6 +115,30 @@ fn a_server_prints_its_addresses_and_ends_with_status_0_at_sigterm() {
         let (status, _, stderr) = run(&["health", &http]);
         assert!(status == 1 && stderr.contains("Connection refused"), "{stderr}");
     }
+}
+
+/// Fault: each connection whose streams the client resets caused a warning of h2, so a client could
+/// fill the log.
+#[test]
+fn a_client_that_resets_its_streams_causes_no_log_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = write(folder.path(), "limits.yaml", RULES);
+    let (mut server, http, _) = serve(&["serve", &rules]);
+    let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for stream in (1..=199).step_by(2) {
+        // GET http:/, and its reset.
+        frames.extend([0, 0, 3, 1, 5, 0, 0, 0, stream, 0x82, 0x86, 0x84]);
+        frames.extend([0, 0, 4, 3, 0, 0, 0, 0, stream, 0, 0, 0, 8]);
+    }
+    let mut client = TcpStream::connect(http.strip_prefix("http://").unwrap()).unwrap();
+    client.write_all(&frames).unwrap();
+    // Until the server has closed the connection.
+    let _ = client.read_to_end(&mut Vec::new());
+    stop(&server);
+    assert!(server.wait().unwrap().success());
+    let mut log = String::new();
+    server.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("shutdown ended") && !log.contains("h2::"), "{log}");
 }
 
 #[test]

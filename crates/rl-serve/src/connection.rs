@@ -180,8 +180,11 @@ impl InProgress {
 
     /// Takes memory. Returns whether the peer may take it.
     fn take(&self, bytes: usize) -> bool {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.activity.memory.as_ref().is_none_or(|memory| memory.take(bytes))
+        let is_taken = self.activity.memory.as_ref().is_none_or(|memory| memory.take(bytes));
+        if is_taken {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        is_taken
     }
 
     /// Returns the response without a body.

@@ -17,7 +17,7 @@ pub(crate) struct ConnectionMemory {
     used: Mutex<Used>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Used {
     /// The bytes of heads and bodies.
     requests: usize,
@@ -27,7 +27,7 @@ struct Used {
 
 impl Used {
     /// Returns the bytes that a connection takes from the share of its peer.
-    const fn to_take(&self) -> usize {
+    const fn to_take(self) -> usize {
         (self.requests.saturating_add(self.streams * STREAM)).next_multiple_of(CHUNK)
     }
 }
@@ -41,22 +41,17 @@ impl ConnectionMemory {
     /// take it.
     #[must_use]
     pub(crate) fn take_stream(&self, count: usize) -> bool {
-        let mut used = self.used();
-        used.streams = used.streams.max(count);
-        self.grow(&used)
+        self.take_if_free(|used| Used { streams: used.streams.max(count), ..used })
     }
 
     /// Takes memory for the head or a body of a request, until it is [given
     /// back](Self::give_back). Returns whether the peer may take it.
     #[must_use]
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        let mut used = self.used();
-        used.requests = used.requests.saturating_add(bytes);
-        self.grow(&used)
+        self.take_if_free(|used| Used { requests: used.requests.saturating_add(bytes), ..used })
     }
 
-    /// Gives back the memory of the head and the bodies of a request, whether the peer was allowed to
-    /// take it or not.
+    /// Gives back the memory of the head and the bodies of a request.
     pub(crate) fn give_back(&self, bytes: usize) {
         let mut used = self.used();
         used.requests = used.requests.saturating_sub(bytes);
@@ -65,9 +60,17 @@ impl ConnectionMemory {
         }
     }
 
-    fn grow(&self, used: &Used) -> bool {
-        let missing = used.to_take().saturating_sub(self.share.amount());
-        missing == 0 || self.share.grow(missing)
+    /// Takes what `more` returns, or nothing: a request that is refused must not count with later
+    /// ones, for which the memory of the connection suffices.
+    fn take_if_free(&self, more: impl FnOnce(Used) -> Used) -> bool {
+        let mut used = self.used();
+        let needed = more(*used);
+        let missing = needed.to_take().saturating_sub(self.share.amount());
+        let is_taken = missing == 0 || self.share.grow(missing);
+        if is_taken {
+            *used = needed;
+        }
+        is_taken
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -93,11 +96,21 @@ mod tests {
         assert_eq!(held(), 3);
         memory.give_back(100);
         assert_eq!(held(), 1);
-        // What is refused is given back as well.
-        assert!(!memory.take(usize::MAX));
-        memory.give_back(usize::MAX);
-        assert!(memory.take(4 * CHUNK));
         drop(memory);
         assert_eq!(held(), 0);
+    }
+
+    /// Fault: after a burst that was refused, a connection was refused each single request too, until
+    /// other peers gave memory back.
+    #[test]
+    fn a_request_that_is_refused_leaves_the_memory_of_a_connection_to_later_ones() {
+        let peers = PeerShares::new("bytes", 4 * CHUNK);
+        let memory = ConnectionMemory::new(peers.take(None, 0).unwrap());
+        assert!(memory.take_stream(1));
+        assert!(!memory.take_stream(256) && !memory.take(usize::MAX / 2));
+        assert!(memory.take_stream(1) && memory.take(CHUNK - STREAM));
+        assert!(!memory.take(1));
+        memory.give_back(CHUNK - STREAM);
+        assert_eq!(peers.held() as usize, CHUNK);
     }
 }

@@ -14,8 +14,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A bounded resource, such as connections, that peers share. Clones share it too.
 ///
-/// A peer may hold no more units than are free. So a peer alone gets half of the units, and `n` peers
-/// that take all they can leave one part in `n + 1` to others. No peer takes the units of another
+/// A peer may hold the part of the units that is the square of the free part: if half of them are
+/// free, a quarter. So a peer alone gets 38 in 100, and `n` peers that take all they can, together or
+/// one after the other, leave more than one part in `n + 1` free. No peer takes the units of another
 /// one, whatever the number of peers, and no number of them has to be configured.
 ///
 /// A peer is an IPv4 address, or an IPv6 network of /64. Peers without an address are one peer.
@@ -68,7 +69,7 @@ impl PeerShares {
     }
 
     /// Takes units for a peer. Returns `None`, and logs at most one line in ten seconds, if the peer
-    /// would hold more units than are free.
+    /// would hold more than its share.
     #[must_use]
     pub fn take(&self, peer: Option<IpAddr>, amount: usize) -> Option<Share> {
         let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), network);
@@ -106,10 +107,14 @@ impl Share {
         let Resource { name, capacity, .. } = *self.shares.0;
         let mut state = self.shares.state();
         let held = state.held.get(&self.peer).copied().unwrap_or(0);
-        // As if the units were taken one after the other, each only if the peer holds less than is
-        // free.
-        let free = capacity.checked_sub(state.total.saturating_add(amount));
-        if free.is_some_and(|free| held + amount <= free + 1) {
+        let left = capacity.checked_sub(state.total.saturating_add(amount));
+        // If a peer could hold as much as is free, each further one would halve the rest.
+        let may_hold = |left: usize| {
+            // As if the units were taken one after the other.
+            let (held, free) = ((held + amount).saturating_sub(1) as u128, left as u128 + 1);
+            amount == 0 || held * (capacity as u128) <= free * free
+        };
+        if left.is_some_and(may_hold) {
             *state.held.entry(self.peer).or_default() += amount;
             state.total += amount;
             self.amount.fetch_add(amount, Ordering::Relaxed);
@@ -124,7 +129,7 @@ impl Share {
             drop(state);
             tracing::warn!(
                 target: "rl_serve", resource = name, peer = %self.peer, held, total, capacity, refused,
-                "peer refused: it may hold no more than is free (logged every 10 s at most)"
+                "peer refused: it holds its share (logged every 10 s at most)"
             );
         }
         false
@@ -192,25 +197,38 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
+    /// Fault: peers that took all they could, one after the other, each halved the rest, so that a
+    /// few addresses took everything.
     #[test]
-    fn a_peer_that_takes_all_it_can_leaves_as_much_to_each_other_one() {
-        let shares = PeerShares::new("units", 120);
+    fn peers_that_take_all_they_can_leave_more_than_one_part_for_each_of_them_and_one() {
+        let shares = PeerShares::new("units", 4_096);
         let mut held = Vec::new();
-        for (address, expected) in
-            [("192.0.2.1", 60), ("192.0.2.2", 30), ("2001:db8::1", 15), ("2001:db8::2", 0)]
-        {
-            let taken = std::iter::from_fn(|| shares.take(peer(address), 1));
+        let mut taken = Vec::new();
+        for number in 1..=32 {
             let before = held.len();
-            held.extend(taken);
-            assert_eq!(held.len() - before, expected, "{address}");
+            let address = Some(IpAddr::from([192, 0, 2, number]));
+            held.extend(std::iter::from_fn(|| shares.take(address, 1)));
+            taken.push(held.len() - before);
+            assert!(4_096 - held.len() > 4_096 / (usize::from(number) + 1), "{taken:?}");
         }
-        assert_eq!((shares.held(), shares.refused()), (105, 4));
+        assert_eq!(taken[..4], [1_565, 764, 434, 274]);
+        assert_eq!(shares.refused(), 32);
+        drop(held);
+        assert!(shares.state().held.is_empty());
+    }
+
+    #[test]
+    fn a_share_grows_by_as_much_as_single_units() {
+        let shares = PeerShares::new("units", 120);
+        let first = shares.take(peer("2001:db8::1"), 40).unwrap();
+        // The same network.
+        let second = shares.take(peer("2001:db8::2"), 5).unwrap();
+        assert!(!second.grow(2) && second.grow(1) && !second.grow(1) && second.grow(0));
         // Without an address, as with any other.
-        assert!(shares.take(None, 9).is_none());
-        let share = shares.take(None, 5).unwrap();
-        assert!(share.grow(2) && !share.grow(2));
-        drop((held, share));
-        assert_eq!(shares.held(), 0);
+        assert!(shares.take(None, 24).is_none());
+        let other = shares.take(None, 23).unwrap();
+        drop((first, second, other));
+        assert_eq!((shares.held(), shares.refused()), (0, 3));
         assert!(shares.state().held.is_empty());
     }
 }

@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// [`reservation_expires_after`](rl_core::RateLimiterBuilder::reservation_expires_after), Redis
 /// refunds them earlier.
 ///
-/// Callers share the table as [`PeerShares`] describes: none holds more permits than are free, and a
+/// Callers share the table as [`PeerShares`] describes: none holds more permits than its share, and a
 /// permit is never ended to make room for another one.
 ///
 /// Clones share the permits. When the last one is dropped, all permits end as if they had expired.
@@ -271,7 +271,7 @@ mod tests {
     }
 
     async fn acquired((limiter, table): &(RateLimiter, PermitTable), cost: u64) -> HeldPermit {
-        let place = table.place(None).expect("a caller holds less than half");
+        let place = table.place(None).expect("a caller holds less than its share");
         HeldPermit::new(limiter.acquire(&Subject::global(), cost).await, true, place)
     }
 

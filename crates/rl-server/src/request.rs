@@ -220,8 +220,10 @@ impl GatewayRequest {
         };
         let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
         let lines = entries.filter(move |(key, _)| key.eq_ignore_ascii_case(name));
-        // A value that no header can have cannot be matched by a rule.
-        lines.map(|(_, value)| &**value).filter(|value| !value.contains(|c: char| c.is_control()))
+        // A value that no header can have cannot be matched by a rule. A client may send a tab, and
+        // any character outside of ASCII.
+        let is_invalid = |c: char| c.is_ascii_control() && c != '\t';
+        lines.map(|(_, value)| &**value).filter(move |value| !value.contains(is_invalid))
     }
 }
 

@@ -131,5 +131,5 @@ async fn the_memory_that_a_hostile_peer_takes_is_bounded() {
         println!("{} MiB after {} connections", resident() - before, open.len());
     }
     let requests = resident() - before;
-    assert!(requests < 400, "{requests} MiB: a peer may take half of 256 MiB, twice with overhead");
+    assert!(requests < 400, "{requests} MiB: a peer may take 98 MiB, more with overhead");
 }

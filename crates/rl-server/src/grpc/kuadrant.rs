@@ -109,8 +109,8 @@ impl KuadrantService {
     ///
     /// # Errors
     ///
-    /// Returns an error if a value of the request is not valid, or if the peer holds as many
-    /// reservations as are free.
+    /// Returns an error if a value of the request is not valid, or if the peer holds its share of the
+    /// reservations.
     pub async fn reserve(
         &self,
         request: ReserveRequest,
@@ -123,7 +123,7 @@ impl KuadrantService {
         let descriptors = descriptors(request.domain, request.descriptors, request.amount)?;
         let place = self.service.reservations().place(peer);
         let place = place.ok_or_else(|| {
-            Status::resource_exhausted("the peer holds as many reservations as are free")
+            Status::resource_exhausted("the peer holds its share of the reservations")
         })?;
         let this = self.clone();
         // A call that the client cancels is completed, so that its charge is refunded in time.

@@ -58,8 +58,9 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // A router costs a call of Envoy a twentieth of its time, and this path never varies.
-        let service = request.uri().path().trim_start_matches('/').split('/').next();
-        if service == Some(EnvoyService::NAME) {
+        let path = request.uri().path();
+        let service = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        if service.is_some_and(|(service, _)| service == EnvoyService::NAME) {
             return self.envoy.call(request);
         }
         Box::pin(self.others.call(request))

@@ -7,13 +7,16 @@ mod kuadrant;
 use indexmap::IndexMap;
 use prost::Message;
 use rl_core::adapter::HttpLimiter;
+use rl_core::key::Header;
 use rl_core::rules::{Match, Rule, Rules};
-use rl_core::{Limit, RateLimiter};
+use rl_core::{Limit, RateLimiter, Realm};
+use tonic::server::NamedService;
+use tower::Service;
 
-use super::EnvoyService;
 use super::messages::{
     Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Unit,
 };
+use super::{EnvoyService, KuadrantService, services};
 use crate::domains::{Charge, Disclosed, DomainRule, compile};
 use crate::service::DecisionService;
 
@@ -196,6 +199,52 @@ async fn values_that_are_not_utf_8_are_counted_and_never_an_error() {
     let wire = RateLimitDescriptor::decode(&*wire.encode_to_vec()).unwrap();
     for expected in [Code::Ok, Code::OverLimit] {
         assert_eq!(call(&service, std::slice::from_ref(&wire)).await.0, expected);
+    }
+}
+
+/// Fault: a header with a tab or U+0085 was none, so a client that added one to its key was not
+/// counted.
+#[tokio::test]
+async fn a_control_character_that_a_header_may_have_avoids_no_rule() {
+    let key = Rule::named("key")
+        .per(Header::new("x-key", Realm::Consumer).unwrap())
+        .limit(Limit::per_minute(1));
+    let service = EnvoyService::new(decisions_beside(Rules::new().rule(key), []));
+    let ask = async |value| call(&service, &[descriptor(&[("x-key", value)])]).await.0;
+    for (value, expected) in [
+        ("a\tb", Code::Ok),
+        ("a\tb", Code::OverLimit),
+        ("a\u{85}b", Code::Ok),
+        ("a\u{85}b", Code::OverLimit),
+        // Padded: some services trim it.
+        ("a\t", Code::OverLimit),
+        // None that a header can have.
+        ("a\u{1}b", Code::Ok),
+        ("a\u{1}b", Code::Ok),
+    ] {
+        assert_eq!(ask(value).await, expected, "{value:?}");
+    }
+}
+
+/// Fault: further slashes before the name of Envoy's service were ignored.
+#[tokio::test]
+async fn a_path_of_another_form_is_no_call_of_a_service() {
+    let (mut services, _) = services(&decisions([])).await;
+    for name in [EnvoyService::NAME, KuadrantService::NAME] {
+        let method = if name == EnvoyService::NAME { "ShouldRateLimit" } else { "Report" };
+        for (path, is_call) in [
+            (format!("/{name}/{method}"), true),
+            (format!("//{name}/{method}"), false),
+            (format!("/x/{name}/{method}"), false),
+            (format!("/{}/{method}", name.to_uppercase()), false),
+            (format!("/{name}%2F{method}"), false),
+            (format!("/{name}"), false),
+        ] {
+            let request = http::Request::post(&path).body(tonic::body::Body::empty()).unwrap();
+            let response = services.call(request).await.unwrap();
+            let is_unknown = response.headers().get("grpc-status").is_some_and(|one| one == "12");
+            assert_eq!(is_unknown, !is_call, "{path}");
+        }
     }
 }
 

@@ -26,9 +26,10 @@
 //! # Callers
 //!
 //! Without a [token](HttpSettings::token), a caller on this machine is a loopback peer whose request
-//! has no header that proxies add. A gateway on this machine therefore opens nothing to its clients.
-//! The request has no `Origin`, and its host is an IP address or `localhost`: a page in a browser,
-//! whose name may resolve to this machine, is no caller.
+//! has no header that proxies add. A gateway on this machine that passes requests on with such a
+//! header opens nothing to its clients. nginx adds none by default: set a token if it passes requests
+//! on to this server. The request has no `Origin`, and its host is an IP address or `localhost`: a
+//! page in a browser, whose name may resolve to this machine, is no caller.
 
 mod access;
 mod check_answer;
@@ -155,7 +156,7 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> impl IntoResponse {
         (
             "refused_total",
             "counter",
-            "Refusals of a peer that holds as much as is free",
+            "Refusals of a peer that holds its share",
             PeerShares::refused,
         ),
     ] {

@@ -89,7 +89,7 @@ pub(super) async fn acquire(
     let request = input.into_request(state.service.limiter())?;
     let place = state.settings.permits.place(caller).ok_or_else(|| {
         let message =
-            "the caller holds as many permits as are free: settle permits, or set a shorter ttl";
+            "the caller holds its share of the permits: settle permits, or set a shorter ttl";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let mut reply = state.service.acquire(&request).await;
