@@ -6,10 +6,11 @@ use std::time::Duration;
 use rl_admin::console::ConsoleBuilder;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
 use rl_records::{AuditEvent, AuditQuery, RecordContent, RecordQuery};
-use rl_tests::web::eventually;
+use rl_tests::web::{Fetch, client, eventually};
 use rl_tests::{Browser, RedisServer};
 
 use super::browser::{OBSTACLES, barriers, log_in, picture};
+use super::server::Server;
 use super::{HOUR, House, OWNER, VIEWER, Visitor};
 
 const PAGE: &str = "/console";
@@ -105,6 +106,29 @@ async fn the_page_shows_what_is_known_while_redis_is_down() {
     }
     redis.restart();
     until(&at_one, "Working, ").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_outside_the_service_shows_the_denials_of_the_instances() {
+    let redis = RedisServer::start();
+    let server = Server::start(&[("RL_REDIS_URL", &redis.url())]).await;
+    let login = server.log_in(&format!("http://{}", server.place), "/console/login").await;
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let page = async || {
+        let request = client().get(format!("http://{}{PAGE}", server.place));
+        request.header("cookie", &cookie).fetch().await.body
+    };
+    let empty = page().await;
+    assert!(empty.contains("no instance of a service has published its denials"), "{empty}");
+    assert!(empty.contains("Working, "), "{empty}");
+    let house = House::connected_to(&redis).await;
+    house.record("abc", -1, 1).await;
+    deny(&house, "abc").await;
+    eventually(async || page().await.contains("denied-now")).await;
+    let full = page().await;
+    assert!(full.contains("One instance."), "{full}");
+    // The token may not see ids, and this server does not know the limits.
+    assert!(full.contains(">consumer</span>") && !full.contains(">abc<"), "{full}");
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ impl Server {
         client().get(format!("http://{}{path}", self.place)).fetch().await
     }
 
-    async fn log_in(&self, origin: &str, path: &str) -> Answer {
+    pub(super) async fn log_in(&self, origin: &str, path: &str) -> Answer {
         let request = client().post(format!("http://{}{path}", self.place));
         let form = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("token", OWNER)

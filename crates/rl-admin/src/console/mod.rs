@@ -1,4 +1,5 @@
-//! A console for administrators: pages under `/console` that show and change limits.
+//! A console for operators: pages under `/console` that show which subjects are denied now, at all
+//! instances, and that show and change limits.
 //!
 //! 1. **Login** takes a token that an [`Authorize`](crate::Authorize) of the
 //!    [`Admin`](crate::Admin) accepts. The cookie contains a random session id, which neither
