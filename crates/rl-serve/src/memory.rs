@@ -4,8 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shares::Share;
 
-/// The bytes that each of the concurrent requests of a connection takes beside its head and bodies.
-const STREAM: usize = 4 * 1024;
+/// The bytes that each of the concurrent requests of a connection takes beside its head and bodies:
+/// those of a call of gRPC whose response is a stream.
+const STREAM: usize = 16 * 1024;
 /// The bytes by which a connection takes its memory from the share of its peer. It keeps them from
 /// request to request, so that most requests do not lock the state of all peers.
 const CHUNK: usize = 16 * 1024;

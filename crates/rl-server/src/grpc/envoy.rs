@@ -95,6 +95,8 @@ where
 /// The maximum number of descriptors of a request, whose rules are found one by one. At most eight
 /// rules may count a request.
 const MAX_DESCRIPTORS: usize = 256;
+/// The maximum number of entries of all descriptors of a request. Each rule may look at each entry.
+const MAX_ENTRIES: usize = 4_096;
 
 impl TryFrom<RateLimitRequest> for Descriptors {
     type Error = Status;
@@ -105,6 +107,12 @@ impl TryFrom<RateLimitRequest> for Descriptors {
         if request.descriptors.len() > MAX_DESCRIPTORS {
             return Err(Status::invalid_argument(format!(
                 "descriptors: expected at most {MAX_DESCRIPTORS}"
+            )));
+        }
+        let entries = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
+        if entries.sum::<usize>() > MAX_ENTRIES {
+            return Err(Status::invalid_argument(format!(
+                "descriptors: expected at most {MAX_ENTRIES} entries"
             )));
         }
         let list = request.descriptors.into_iter().map(Descriptor::try_from);

@@ -249,16 +249,21 @@ async fn a_path_of_another_form_is_no_call_of_a_service() {
 }
 
 #[tokio::test]
-async fn a_request_with_too_many_descriptors_is_refused_at_once() {
+async fn a_request_with_too_many_descriptors_or_entries_is_refused_at_once() {
     let service = service([("user", rule(&["user"], &["1/minute"]))]);
-    let of = |count| RateLimitRequest {
+    let of = |descriptors, entries| RateLimitRequest {
         domain: "edge".into(),
-        descriptors: vec![descriptor(&[("other", "x")]); count],
+        descriptors: vec![descriptor(&vec![("other", "x"); entries]); descriptors],
         hits_addend: 0,
     };
-    assert!(service.should_rate_limit(of(256)).await.is_ok());
-    let error = service.should_rate_limit(of(257)).await.unwrap_err();
-    assert_eq!(error.message(), "descriptors: expected at most 256");
+    assert!(service.should_rate_limit(of(256, 16)).await.is_ok());
+    for (request, expected) in [
+        (of(257, 1), "descriptors: expected at most 256"),
+        (of(1, 4_097), "descriptors: expected at most 4096 entries"),
+    ] {
+        let error = service.should_rate_limit(request).await.unwrap_err();
+        assert_eq!(error.message(), expected);
+    }
 }
 
 /// Fault: rules that match a request did not count it beside a rule that is charged after it.
