@@ -27,7 +27,7 @@ use crate::record::{is_name, record_id};
 /// | any other | from its records; without a record from the policies of [`others`](RecordSourceBuilder::others) |
 ///
 /// Under a rule, the records [of this rule](crate::RecordContent::rule) are added to those without a
-/// rule. Rules tell the source their names, so it needs no setting:
+/// rule. Each rule passes its name to the source, so this needs no setting:
 ///
 /// ```
 /// use rl_core::key::Identified;
