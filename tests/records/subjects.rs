@@ -100,13 +100,19 @@ async fn addresses_are_looked_up_only_while_one_has_a_record() {
 }
 
 #[tokio::test]
-async fn addresses_have_the_policies_of_others_if_the_database_was_never_read() {
+async fn addresses_have_the_policies_of_others_if_they_cannot_be_looked_up() {
     let records = Database::memory().connect().await;
     records.create(record(Realm::Ip, "192.0.2.7", None, "3/minute"), "alice").await.unwrap();
-    let source = patient(&records).start();
+    let known = patient(&records).start();
+    assert_eq!(text_of(&known, &Subject::ip([192, 0, 2, 7])).await, "minute=3/minute");
+    let never_read = patient(&records).tiers_of_keys().start();
     records.close().await;
-    assert_eq!(text_of(&source, &Subject::ip([192, 0, 2, 7])).await, "hour=1000/hour");
-    assert!(source.policy(&Subject::consumer("abc")).await.is_err());
+    assert_eq!(text_of(&known, &Subject::ip([192, 0, 2, 7])).await, "minute=3/minute");
+    assert_eq!(text_of(&known, &Subject::ip([192, 0, 2, 8])).await, "hour=1000/hour");
+    assert_eq!(text_of(&never_read, &Subject::ip([192, 0, 2, 7])).await, "hour=1000/hour");
+    for subject in [Subject::consumer("abc"), Subject::digest(Realm::Key, [1; 16])] {
+        assert!(never_read.policy(&subject).await.is_err());
+    }
 }
 
 /// Returns a limiter with two rules that take their limits from records, in code and in a file.

@@ -28,7 +28,7 @@ pub(crate) fn record_changed(actor: &Actor, action: &str, record: &Record) {
     let (realm, subject) = (content.realm.as_str(), content.subject().redacted());
     let rule = content.rule.as_deref();
     tracing::info!(
-        target: "rl_admin::audit", actor, action, realm, %subject, rule, record = %id, revision,
+        target: "rl_admin::audit", actor, action, %subject, record = %id, revision, realm, rule,
         "record changed"
     );
 }

@@ -39,7 +39,7 @@ impl CallPeriod {
         }
     }
 
-    /// Returns the period of a [`Limit`].
+    /// Returns the period of a [`Limit`](rl_core::Limit).
     #[must_use]
     pub const fn period(self) -> Period {
         match self {

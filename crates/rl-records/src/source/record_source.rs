@@ -27,7 +27,7 @@ use crate::record::{is_name, record_id};
 /// | any other | from its records; without a record from the policies of [`others`](RecordSourceBuilder::others) |
 ///
 /// Under a rule, the records [of this rule](crate::RecordContent::rule) are added to those without a
-/// rule. Rules tell the source their names, so it needs no setting:
+/// rule. Each rule passes its name to the source, so this needs no setting:
 ///
 /// ```
 /// use rl_core::key::Identified;
@@ -54,8 +54,9 @@ use crate::record::{is_name, record_id};
 /// look-up.
 ///
 /// Subjects of other realms, such as addresses, are looked up only if any subject of their realm has
-/// a record. If this is unknown, because the database was never read, their policies are those of
-/// [`others`](RecordSourceBuilder::others).
+/// a record. If this is unknown, because the database was never read, or if their look-up fails,
+/// their policies are those of [`others`](RecordSourceBuilder::others). Only keys whose tiers are
+/// looked up are decided by the failure policy then, as consumers are.
 ///
 /// After a change, the next request waits for the new limits until the
 /// [deadline](RecordSourceBuilder::deadline). While the database is down, the last known limits
@@ -213,16 +214,16 @@ impl RecordSource {
         let Some(id) = record_id(subject) else { return self.inner.others.policy(subject) };
         let realm = subject.realm();
         let has_tiers = *realm == Realm::Key && self.inner.has_keys;
-        let key = format!("{}/{id}", realm.as_str());
+        let key = || format!("{}/{id}", realm.as_str());
         let is_looked_up = match has_tiers {
             true => MaybeReady::ready(true),
             false => self.has_records(realm.as_str()),
         };
-        let is_looked_up = match is_looked_up {
+        let found = match is_looked_up {
             MaybeReady::Ready(Some(false)) => return self.inner.others.policy(subject),
-            MaybeReady::Ready(_) => self.timeline(&self.inner.caches.subjects, &key),
+            MaybeReady::Ready(_) => self.timeline(&self.inner.caches.subjects, &key()),
             MaybeReady::Boxed(pending) => {
-                let source = self.clone();
+                let (source, key) = (self.clone(), key());
                 MaybeReady::later(async move {
                     match pending.await {
                         true => source.timeline(&source.inner.caches.subjects, &key).await,
@@ -231,20 +232,27 @@ impl RecordSource {
                 })
             }
         };
-        let pending = match is_looked_up {
-            MaybeReady::Ready(Some(Ok(found))) if found.is_default => {
-                return self.inner.others.policy(subject);
-            }
+        // Clients can invent addresses faster than they are looked up. If these had no policy, the
+        // failure policy of the limiter might allow all of them. A key may have a stricter tier.
+        let is_known = move |found: Result<FoundPolicy, StoreError>| match found {
+            Ok(found) => Ok((!found.is_default).then_some(found.policy)),
+            Err(error) if has_tiers => Err(error),
+            Err(_) => Ok(None),
+        };
+        let pending = match found.map(is_known) {
+            MaybeReady::Ready(Some(Ok(None))) => return self.inner.others.policy(subject),
             MaybeReady::Ready(found) => {
-                return MaybeReady::Ready(found.map(|found| found.map(|found| found.policy)));
+                return MaybeReady::Ready(found.map(|found| found.map(Option::flatten)));
             }
             MaybeReady::Boxed(pending) => pending,
         };
         let others = self.inner.others.clone();
         let subject = subject.clone();
         MaybeReady::later(async move {
-            let found = pending.await?;
-            if found.is_default { others.policy(&subject).await } else { Ok(found.policy) }
+            match pending.await? {
+                Some(policy) => Ok(policy),
+                None => others.policy(&subject).await,
+            }
         })
     }
 
