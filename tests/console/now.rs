@@ -192,7 +192,7 @@ async fn a_denied_consumer_is_reset_raised_blocked_and_unblocked_from_the_page()
     assert_eq!(house.call("abc").await, 429);
 
     let page = owner.get("/console/raise?realm=consumer&id=abc&back=now").await.body;
-    assert!(page.contains("2 times: ") && page.contains("4 per hour"), "{page}");
+    assert!(page.contains("2 times: ") && page.contains("4/hour"), "{page}");
     let raise = [id, back, ("factor", "3"), ("hours", "1")];
     let done = owner.post("/console/raise", &raise).await;
     assert_eq!(done.header("location"), Some("/console?done=raised"), "{}", done.body);
@@ -238,14 +238,14 @@ async fn a_denied_consumer_is_reset_raised_blocked_and_unblocked_from_the_page()
 async fn limits_of_a_tier_are_raised_too() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
-    let gold = [("name", "gold"), ("per_hour_call_limit", "2")];
+    let gold = [("name", "gold"), ("limits", "2/hour")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let member = [("id", "abc"), ("tier", "gold"), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
     let raise = [("id", "abc"), ("factor", "2"), ("hours", "1")];
     assert_eq!(owner.post("/console/raise", &raise).await.status, 303);
     let records = house.records.list(&RecordQuery::default()).await.unwrap().records;
-    assert_eq!(records[0].content.limits.numbers(), [-1, -1, 4, -1, -1, -1]);
+    assert_eq!(records[0].content.limits.to_string(), "4/hour");
     let unknown = owner.post("/console/raise", &[("id", "x"), ("factor", "2"), ("hours", "1")]);
     assert_eq!(unknown.await.status, 400, "it has no limit");
 }

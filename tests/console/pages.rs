@@ -310,7 +310,7 @@ async fn consumers_are_listed_with_their_use_and_filtered_by_state_and_tier() {
     house.record("barred", -1, 10).await;
     let later = SystemClock.now().plus_micros(HOUR);
     house.records.block("barred", later, Expected::Any, "otto").await.unwrap();
-    let gold = [("name", "gold"), ("per_hour_call_limit", "4")];
+    let gold = [("name", "gold"), ("limits", "4/hour")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let member = [("id", "member"), ("tier", "gold"), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
@@ -354,7 +354,7 @@ async fn consumers_are_listed_with_their_use_and_filtered_by_state_and_tier() {
 async fn blocks_are_listed_with_their_reason_and_lifted() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
-    assert!(owner.get("/console/blocks").await.body.contains("No consumer is blocked."));
+    assert!(owner.get("/console/blocks").await.body.contains("Nothing is blocked."));
     for (id, end) in [("one", "never"), ("two", "day")] {
         let block = [("id", id), ("reason", "too many calls"), ("end", end)];
         assert_eq!(owner.post("/console/block", &block).await.status, 303);

@@ -6,20 +6,17 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -28,13 +25,11 @@ use tokio_io_timeout::TimeoutWriter;
 
 use crate::limits::{Protocol, Timeouts, pause};
 use crate::memory::ConnectionMemory;
+use crate::request::{Activity, CountedBody, InProgress, RequestBody};
 use crate::service::HttpService;
 use crate::shares::{PeerShares, Share};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
-
-/// The bytes that a header line takes beside its name and value.
-const HEADER_LINE: usize = 128;
 
 /// The state that the connections of a server share.
 #[derive(Debug)]
@@ -142,69 +137,6 @@ impl<S: HttpService> Connections<S> {
     }
 }
 
-/// The requests of a connection.
-#[derive(Debug, Default)]
-struct Activity {
-    /// The number of requests so far.
-    begun: AtomicUsize,
-    /// The number of requests whose response is not complete.
-    in_progress: AtomicUsize,
-    is_http2: AtomicBool,
-    /// Whether responses announce that the connection closes.
-    is_ending: AtomicBool,
-    /// The memory of the requests, if it is bounded.
-    memory: Option<ConnectionMemory>,
-}
-
-/// A request in progress, and the memory that it takes.
-#[derive(Debug)]
-struct InProgress {
-    activity: Arc<Activity>,
-    /// The bytes that the request takes.
-    bytes: AtomicUsize,
-}
-
-impl InProgress {
-    fn new(activity: &Arc<Activity>) -> Arc<Self> {
-        activity.in_progress.fetch_add(1, Ordering::AcqRel);
-        activity.begun.fetch_add(1, Ordering::AcqRel);
-        Arc::new(Self { activity: Arc::clone(activity), bytes: AtomicUsize::new(0) })
-    }
-
-    /// Takes the memory of the request before its body arrives. Returns whether the peer may take it.
-    fn take_head(&self, request: &Request<Incoming>) -> bool {
-        let Some(memory) = &self.activity.memory else { return true };
-        let in_progress = self.activity.in_progress.load(Ordering::Acquire);
-        memory.take_stream(in_progress) && self.take(size_of_head(request))
-    }
-
-    /// Takes memory. Returns whether the peer may take it.
-    fn take(&self, bytes: usize) -> bool {
-        let is_taken = self.activity.memory.as_ref().is_none_or(|memory| memory.take(bytes));
-        if is_taken {
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-        is_taken
-    }
-
-    /// Returns the response without a body.
-    fn respond<B: Default>(self: Arc<Self>, status: StatusCode) -> Response<CountedBody<B>> {
-        let body = CountedBody { body: B::default(), request_in_progress: self };
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        response
-    }
-}
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        self.activity.in_progress.fetch_sub(1, Ordering::AcqRel);
-        if let Some(memory) = &self.activity.memory {
-            memory.give_back(*self.bytes.get_mut());
-        }
-    }
-}
-
 /// Passes the requests of a connection to the service.
 #[derive(Debug)]
 struct ConnectionService<S> {
@@ -239,7 +171,7 @@ impl<S: HttpService> Service<Request<Incoming>> for ConnectionService<S> {
             return Box::pin(future::ready(Ok(response)));
         }
         let in_body = Arc::clone(&request_in_progress);
-        let mut request = request.map(|body| RequestBody { body, request_in_progress: in_body });
+        let mut request = request.map(|body| RequestBody::new(body, in_body));
         request.extensions_mut().insert(ConnectInfo(self.peer));
         let connections = Arc::clone(&self.connections);
         let response = connections.app.clone().call(request);
@@ -260,82 +192,7 @@ impl<S: HttpService> Service<Request<Incoming>> for ConnectionService<S> {
             if is_ending && !is_http2 {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response.map(|body| CountedBody { body, request_in_progress }))
+            Ok(response.map(|body| CountedBody::new(body, request_in_progress)))
         })
-    }
-}
-
-/// Returns the bytes that a request takes before its body arrives.
-fn size_of_head(request: &Request<Incoming>) -> usize {
-    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let headers = request.headers().iter();
-    let headers =
-        headers.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + HEADER_LINE);
-    path + headers.sum::<usize>()
-}
-
-pin_project! {
-    /// The body of a request. It ends with an error if its peer may take no more memory.
-    #[derive(Debug)]
-    pub struct RequestBody {
-        #[pin]
-        body: Incoming,
-        request_in_progress: Arc<InProgress>,
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = self.project();
-        let frame = ready!(this.body.poll_frame(context));
-        let length = frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum();
-        if this.request_in_progress.take(length) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
-        }
-        Poll::Ready(Some(Err(axum::Error::new("the peer has too many requests in progress"))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-pin_project! {
-    /// The body of a response, whose request is in progress until it ends.
-    #[derive(Debug)]
-    struct CountedBody<B> {
-        #[pin]
-        body: B,
-        request_in_progress: Arc<InProgress>,
-    }
-}
-
-impl<B: Body> Body for CountedBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Poll::Ready(ready!(self.project().body.poll_frame(context)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -29,6 +29,7 @@ mod connection;
 mod http_server;
 mod limits;
 mod memory;
+mod request;
 mod service;
 mod shares;
 mod shutdown;
@@ -38,9 +39,9 @@ mod tls;
 use axum::Router;
 use tokio::net::TcpListener;
 
-pub use connection::RequestBody;
 pub use http_server::HttpServer;
 pub use limits::Timeouts;
+pub use request::RequestBody;
 pub use service::HttpService;
 pub use shares::{PeerShares, Share};
 pub use shutdown::Shutdown;

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::connection::RequestBody;
+use crate::request::RequestBody;
 
 /// A service that [`HttpServer`](crate::HttpServer) can serve, such as an axum `Router`. It is
 /// implemented for every service of requests that never fails.
