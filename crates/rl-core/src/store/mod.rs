@@ -16,8 +16,7 @@
 //!    A change of `max` keeps the used units. Adding or removing a limit does not affect the
 //!    others. State of limits that are not in the current policy is kept until its window ends. A
 //!    store may bound such state, but then it must refuse a charge
-//!    ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather than drop state that
-//!    still counts.
+//!    ([`FailureKind::Unsupported`]) rather than drop state that still counts.
 //! 6. **Nothing is kept for ever.** Every operation that stores state gives it an expiry.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
 //! 8. **A settlement** ([`Store::settle`]) gives back units that its decision has charged, as far
@@ -33,9 +32,8 @@
 //! 12. **A limit in shadow denies nothing**, and does not keep the other limits from being charged.
 //!     It is charged itself if it would have granted the request. Otherwise its outcome is a
 //!     denial, and [`Decision::uncharged`] contains the limit.
-//! 13. **A store refuses limits that it does not support**, with
-//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything.
-//!     It never replaces the limit's algorithm by another.
+//! 13. **A store refuses limits that it does not support**, with [`FailureKind::Unsupported`] and
+//!     before it counts anything. It never replaces the limit's algorithm by another.
 //! 14. **Subjects that are charged together are settled together.** [`Store::settle`] changes the
 //!     counters of all subjects in one step. A store that decides requests of one part only may
 //!     settle them one after the other.
