@@ -208,7 +208,7 @@ async fn consumers_with_records_or_a_tier_are_listed_by_their_ids() {
         put(&records, "b", "gold").await;
         let list = async |search: Option<&str>, after: Option<&str>, limit| {
             let (search, after) = (search.map(Into::into), after.map(Into::into));
-            let query = ConsumerQuery { search, after, limit };
+            let query = ConsumerQuery { search, after, limit, consumers: None };
             let page = records.consumers(&query, NOON).await.unwrap();
             let ids: Vec<String> =
                 page.consumers.iter().map(|one| one.consumer_id.clone()).collect();

@@ -36,7 +36,7 @@ pub(super) async fn show(
     let records = RecordQuery { after, limit: PAGE, ..RecordQuery::of_consumer(id) };
     let records = context.records.list(&records).await?;
     let limits = context.records.active_limits(id, time.time).await?;
-    let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
+    let history = AuditQuery { consumer: Some(id.into()), limit: 10, ..AuditQuery::default() };
     let history = context.records.audit_log().entries(&history).await?;
     let member = context.records.tiers().member(&Subject::consumer(id)).await?;
     let tiers = context.records.tiers().list(None, 1_000).await?;

@@ -21,6 +21,7 @@ pub(super) async fn list(
     let search = query.non_empty("search");
     let filter = ConsumerQuery {
         search: search.map(ToOwned::to_owned),
+        consumers: visitor.actor.applications().map(ToOwned::to_owned),
         after: query.non_empty("after").map(ToOwned::to_owned),
         ..ConsumerQuery::default()
     };

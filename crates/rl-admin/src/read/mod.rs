@@ -9,6 +9,7 @@ mod if_match;
 mod inputs;
 mod path;
 mod query;
+mod scope;
 mod serde_error;
 mod subject;
 

@@ -16,9 +16,10 @@ use crate::wire::{Consumer, Consumers};
 pub(super) async fn list(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
-    QueryParams(SearchNames { search, limit, after }): QueryParams<SearchNames>,
+    QueryParams(SearchNames { search, limit, after, own }): QueryParams<SearchNames>,
 ) -> Result<Json<Consumers>, ApiError> {
-    let query = ConsumerQuery { search: search.map(String::from), after, limit: limit.0 };
+    let query =
+        ConsumerQuery { search: search.map(String::from), consumers: own, after, limit: limit.0 };
     let page = context.records.consumers(&query, context.now()).await?;
     let consumers = page.consumers.into_iter().map(Consumer::of).collect();
     Ok(Json(Consumers { consumers, next: page.next }))

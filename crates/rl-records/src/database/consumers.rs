@@ -30,6 +30,8 @@ use crate::error::DatabaseError;
 pub struct ConsumerQuery {
     /// Selects the ids that contain this text, regardless of the case of ASCII letters.
     pub search: Option<String>,
+    /// Selects these consumers.
+    pub consumers: Option<Vec<String>>,
     /// Selects the ids after this one. Pass [`ConsumerPage::next`] of the previous page.
     pub after: Option<String>,
     /// The maximum number of consumers on a page: 1 to 1 000.
@@ -39,7 +41,7 @@ pub struct ConsumerQuery {
 impl Default for ConsumerQuery {
     /// Returns a query for the first 50 consumers.
     fn default() -> Self {
-        Self { search: None, after: None, limit: 50 }
+        Self { search: None, consumers: None, after: None, limit: 50 }
     }
 }
 
@@ -88,6 +90,10 @@ pub(super) async fn page(
         if let Some(search) = &query.search {
             sql.push_search(search, database.dialect);
         }
+        if let Some(consumers) = &query.consumers {
+            sql.push(" AND subject_id", []);
+            sql.push_list(consumers);
+        }
         let end = " GROUP BY subject_id ORDER BY subject_id LIMIT ?";
         sql.push(end, [(size as i64 + 1).into()]);
         for row in sql.on(&database.reads).await? {
@@ -118,7 +124,7 @@ async fn summaries(
          FROM rl_records WHERE realm = 'consumer' AND subject_id",
         [at.into(), at.into()],
     );
-    counts.push_list(ids.iter().map(String::as_str));
+    counts.push_list(&ids);
     counts.push(" GROUP BY subject_id", []);
     for row in counts.on(&database.reads).await? {
         let id = text(&row, "id")?;
@@ -128,7 +134,7 @@ async fn summaries(
     }
     let mut tiers =
         Sql::new("SELECT id, tier FROM rl_tier_members WHERE realm = 'consumer' AND id");
-    tiers.push_list(ids.iter().map(String::as_str));
+    tiers.push_list(&ids);
     for row in tiers.on(&database.reads).await? {
         let id = text(&row, "id")?;
         let Ok(index) = ids.binary_search(&id) else { continue };
