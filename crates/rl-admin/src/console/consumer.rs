@@ -39,7 +39,7 @@ pub(super) async fn show(
     let history = AuditQuery { consumer: Some(id.into()), limit: 10, ..AuditQuery::default() };
     let history = context.records.audit_log().entries(&history).await?;
     let member = context.records.tiers().member(&Subject::consumer(id)).await?;
-    let tiers = context.records.tiers().list(None, 1_000).await?;
+    let tiers = tiers::visible(&site, &visitor).await?;
 
     let here = site.consumer_link(id);
     let main = html! {

@@ -40,6 +40,7 @@ pub(super) async fn list(
         }
         (table(&site, &found))
         @if let Some(search) = search
+            && visitor.actor.sees_consumer(search)
             && found.consumers.iter().all(|consumer| consumer.consumer_id != search)
         {
             p {

@@ -62,6 +62,7 @@ mod login;
 mod page;
 mod record_form;
 mod records;
+mod scope;
 mod session;
 mod site;
 mod store;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use axum::http::Method;
 use axum::http::request::Parts;
 use rl_core::Subject;
-use rl_records::{HistoryQuery, RecordId, SubscriptionId};
+use rl_records::{DatabaseError, HistoryQuery, RecordId, SubscriptionId};
 
 use crate::access::Actor;
 use crate::audit;
@@ -93,18 +93,9 @@ impl<'a> ScopedRequest<'a> {
         found(!own.is_empty(), || format!("tier {name}"))
     }
 
-    /// Checks the id of a record, whose subject never changes. A deleted one has a history.
+    /// Checks the id of a record, whose subject never changes.
     pub(super) async fn record(&self, id: RecordId) -> Result<(), ApiError> {
-        let records = &self.context.records;
-        let content = match records.read(id).await? {
-            Some(record) => Some(record.content),
-            None => {
-                let item = Some(id.to_string());
-                let query = HistoryQuery { item, limit: 1, ..HistoryQuery::default() };
-                records.history(&query).await?.pop().and_then(|change| change.before)
-            }
-        };
-        let is_own = content.is_some_and(|content| self.actor.sees(&content.subject()));
+        let is_own = sees_record(self.context, self.actor, id).await?;
         found(is_own, || format!("Rate limiting ID {id}"))
     }
 
@@ -115,6 +106,24 @@ impl<'a> ScopedRequest<'a> {
             stored.is_some_and(|stored| self.actor.sees_consumer(&stored.content.consumer_id));
         found(is_own, || format!("subscription {id}"))
     }
+}
+
+/// Returns whether there is a record with this id that the actor may see. A deleted record is judged
+/// by its history.
+pub(crate) async fn sees_record(
+    context: &Context,
+    actor: &Actor,
+    id: RecordId,
+) -> Result<bool, DatabaseError> {
+    let content = match context.records.read(id).await? {
+        Some(record) => Some(record.content),
+        None => {
+            let item = Some(id.to_string());
+            let query = HistoryQuery { item, limit: 1, ..HistoryQuery::default() };
+            context.records.history(&query).await?.pop().and_then(|change| change.before)
+        }
+    };
+    Ok(content.is_some_and(|content| actor.sees(&content.subject())))
 }
 
 /// Returns the actor of a request, whom the middleware has authenticated.
