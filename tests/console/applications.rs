@@ -33,7 +33,7 @@ impl Objects {
     }
 
     fn none() -> Self {
-        Self { app: "nobody", record: "00000000-0000-4000-8000-000000000000".to_owned() }
+        Self { app: "missing", record: "00000000-0000-4000-8000-000000000000".to_owned() }
     }
 
     fn fill(&self, text: &str) -> String {

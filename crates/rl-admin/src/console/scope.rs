@@ -1,4 +1,4 @@
-//! What a visitor of some applications may open.
+//! The pages that a visitor of some applications may open.
 //!
 //! The guard asks before each page. A page that is not named here does not exist for such a visitor,
 //! and neither does an object of other applications.
@@ -16,7 +16,7 @@ use crate::read::sees_record;
 /// The fields in which forms and queries name a consumer.
 pub(super) const CONSUMER_FIELDS: [&str; 3] = ["consumer_id", "consumer", "id"];
 
-/// What a page shows or changes.
+/// The objects that a page shows or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     /// Rows of the visitor's own applications, or no consumer at all.

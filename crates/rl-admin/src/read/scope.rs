@@ -1,4 +1,4 @@
-//! What an actor of some applications may see and change.
+//! The objects that an actor of some applications may see and change.
 //!
 //! An application is the consumer of the same name, and a user of each resource that lists it. Each
 //! type that reads a part of a request is checked here or restricts itself: parameters of the path
