@@ -1,5 +1,6 @@
 //! The console, driven by a browser and by hostile programs.
 
+mod applications;
 mod browser;
 mod hostile;
 mod last_hour;
@@ -27,6 +28,8 @@ const HOUR: u64 = 3_600_000_000;
 
 const OWNER: &str = "a token that only olivia knows";
 const VIEWER: &str = "a token that only victor knows";
+/// The token of a user with all roles, who owns one application.
+const OWNER_OF_SHOP: &str = "a token that only the shop knows";
 
 /// The roles needed to edit records.
 const EDITORS: [Role; 3] =
@@ -76,7 +79,12 @@ impl House {
         }
         let limiter = limiter.build().unwrap();
         let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
-        let tokens = BearerTokens::new().with("olivia", OWNER, Roles::all()).unwrap();
+        let roles = Role::ALL.map(Role::as_str);
+        let owner = serde_json::json!([{
+            "name": "owner", "token": OWNER_OF_SHOP, "roles": roles, "applications": ["shop"],
+        }]);
+        let tokens = BearerTokens::from_json(&owner.to_string()).unwrap();
+        let tokens = tokens.with("olivia", OWNER, Roles::all()).unwrap();
         let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
         let tokens = EDITORS.into_iter().fold(tokens, |tokens, role| {
             tokens.with(role.as_str(), &token_of(role), viewer.with(role)).unwrap()

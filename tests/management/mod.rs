@@ -6,6 +6,7 @@
 
 mod access;
 mod aggregation;
+mod applications;
 mod auditing;
 mod bad_input;
 mod blocking;

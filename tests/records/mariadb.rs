@@ -37,7 +37,8 @@ async fn ids_that_differ_in_any_byte_are_different_on_every_database() {
             let query = RecordQuery::of_consumer(id);
             let page = records.list(&query).await.unwrap();
             assert_eq!(page.records.len(), 1, "{id:?}");
-            let used = records.resources().list_for_application(id, None, 10).await.unwrap();
+            let used =
+                records.resources().list_for_applications(&[id.into()], None, 10).await.unwrap();
             let names: Vec<_> = used.iter().map(|limit| &*limit.content.name).collect();
             assert_eq!(names, [id]);
         }
@@ -65,7 +66,11 @@ async fn the_longest_texts_are_stored_whole_on_every_database() {
         let content = ResourceLimitContent { name: id, apps, max_permits: 1, rate: 1 };
         let stored = records.resources().create(content.clone(), "alice").await.unwrap();
         let last = content.apps.last().unwrap();
-        let found = records.resources().list_for_application(last, None, 10).await.unwrap();
+        let found = records
+            .resources()
+            .list_for_applications(std::slice::from_ref(last), None, 10)
+            .await
+            .unwrap();
         assert_eq!(found, [stored]);
         let history = records.resources().history(&rl_records::HistoryQuery::default()).await;
         assert_eq!(history.unwrap()[0].after, Some(content));

@@ -242,7 +242,9 @@ async fn text_is_ordered_by_bytes_on_every_database() {
                 let after = seen.last().map(|name| &**name);
                 let page = match of {
                     None => records.resources().list(after, 1).await,
-                    Some(app) => records.resources().list_for_application(app, after, 1).await,
+                    Some(app) => {
+                        records.resources().list_for_applications(&[app.into()], after, 1).await
+                    }
                 };
                 let Some(found) = page.unwrap().pop() else { break };
                 seen.push(found.content.name);

@@ -93,10 +93,10 @@ pub(crate) async fn reset(
     }
 }
 
-/// Logs that an actor tried to edit a limit for applications that it does not own.
+/// Logs that an actor tried to change what is not its own.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
-    tracing::warn!(target: "rl_admin::audit", actor, "request refused: the limit lists applications of other users");
+    tracing::warn!(target: "rl_admin::audit", actor, "request refused: not of the actor's applications");
 }
 
 /// Logs a request that was refused because of a missing role, and writes it to the history.

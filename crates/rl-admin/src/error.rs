@@ -189,6 +189,12 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
+    /// Creates a 403 for a change of an object that is not the actor's own.
+    pub(crate) fn not_owned(expected: &str) -> Self {
+        let message = format!("this token is of some applications only: expected {expected}");
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
     /// Creates a 503 for limits that a source cannot look up.
     pub(crate) fn limits_unavailable(kind: FailureKind) -> Self {
         let message = format!("the limits of this subject cannot be looked up ({})", kind.as_str());

@@ -119,6 +119,8 @@ pub struct Refusal {
 pub struct AuditQuery {
     /// Selects the entries about this consumer.
     pub consumer: Option<String>,
+    /// Selects the entries about these consumers.
+    pub consumers: Option<Vec<String>>,
     /// Selects entries with a smaller number: the last number of the previous page, or `None` for
     /// the first page.
     pub before: Option<i64>,
@@ -129,7 +131,7 @@ pub struct AuditQuery {
 impl Default for AuditQuery {
     /// Returns a query for the newest 50 entries.
     fn default() -> Self {
-        Self { consumer: None, before: None, limit: 50 }
+        Self { consumer: None, consumers: None, before: None, limit: 50 }
     }
 }
 

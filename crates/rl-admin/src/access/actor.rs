@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use rl_core::{Realm, Subject};
 use rl_records::Author;
 
 use super::role::{Role, Roles};
@@ -23,9 +24,11 @@ impl Actor {
         Self { name: name.into(), roles, applications: None }
     }
 
-    /// Restricts the actor to editing resources that list only these applications.
+    /// Restricts the actor to these applications.
     ///
-    /// The actor may still read all resources, and edit the limits of consumers.
+    /// An application is the consumer of the same name, and a user of each resource that lists it.
+    /// The actor sees and edits only the limits, the use and the history of these consumers. It sees
+    /// the resources that list one of them, and edits those that list no other application.
     ///
     /// # Examples
     ///
@@ -58,6 +61,28 @@ impl Actor {
         let mut applications = applications.into_iter().peekable();
         applications.peek().is_some()
             && applications.all(|app| own.iter().any(|own| own == app.as_ref()))
+    }
+
+    /// Returns the applications to which the actor is restricted, or `None` if it is not.
+    pub(crate) fn applications(&self) -> Option<&[String]> {
+        self.applications.as_deref()
+    }
+
+    /// Returns whether the actor may see the consumer with this id.
+    pub(crate) fn sees_consumer(&self, id: &str) -> bool {
+        self.owns([id])
+    }
+
+    /// Returns whether the actor may see a subject. If it is restricted to applications, it sees
+    /// consumers only: the id of an address, a user or a key names no application.
+    pub(crate) fn sees(&self, subject: &Subject) -> bool {
+        let consumer = subject.id().as_text().filter(|_| *subject.realm() == Realm::Consumer);
+        self.applications.is_none() || consumer.is_some_and(|id| self.sees_consumer(id))
+    }
+
+    /// Returns whether the actor may see the limit of a resource that lists these applications.
+    pub(crate) fn sees_resource_of(&self, applications: &[String]) -> bool {
+        self.applications.is_none() || applications.iter().any(|app| self.owns([app]))
     }
 
     /// Returns the name.

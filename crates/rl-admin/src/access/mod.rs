@@ -6,7 +6,10 @@
 //!    [limited](FailedAttempts) by address.
 //! 3. Each operation requires one [`Role`]. If the actor lacks it, the response is 403 and names
 //!    the role.
-//! 4. Every change is logged and stored with the name of its actor.
+//! 4. An actor [of some applications](Actor::of_applications) sees and changes nothing else. The
+//!    ids in the path, the query and the body of a request are checked when they are read, before
+//!    the operation runs. A foreign id is answered like one that does not exist: 404.
+//! 5. Every change is logged and stored with the name of its actor.
 //!
 //! # Example
 //!

@@ -14,6 +14,9 @@ use super::role::{Role, Roles, UnknownRole};
 /// The shortest accepted token, in bytes.
 const MIN_LENGTH: usize = 20;
 
+/// The largest number of applications of an actor.
+const MAX_APPLICATIONS: usize = 1_000;
+
 /// Authenticates actors by a token in `Authorization: Bearer …`.
 ///
 /// Tokens are stored as SHA-256 digests. A token is compared with all digests in constant time.
@@ -106,7 +109,10 @@ impl BearerTokens {
             let roles = roles.map_err(|error| InvalidTokens(format!("{name:?}: {error}")))?;
             let actor = Actor::new(&name, roles);
             let actor = match applications {
-                Some(applications) => actor.of_applications(applications),
+                Some(applications) => {
+                    check_applications(&name, &applications)?;
+                    actor.of_applications(applications)
+                }
                 None => actor,
             };
             match (token, token_sha256) {
@@ -154,6 +160,22 @@ fn check_length(name: &str, token: &str) -> Result<(), InvalidTokens> {
         return Ok(());
     }
     Err(InvalidTokens(format!("the token of {name:?}: expected {MIN_LENGTH} random bytes or more")))
+}
+
+fn check_applications(name: &str, applications: &[String]) -> Result<(), InvalidTokens> {
+    if applications.is_empty() || applications.len() > MAX_APPLICATIONS {
+        let count = applications.len();
+        return Err(InvalidTokens(format!(
+            "{name:?} has {count} applications: expected 1 to {MAX_APPLICATIONS}, or no field \
+             \"applications\""
+        )));
+    }
+    let fits = |app: &String| (1..=250).contains(&app.len()) && !app.chars().any(char::is_control);
+    let Some(wrong) = applications.iter().find(|app| !fits(app)) else { return Ok(()) };
+    let wrong: String = wrong.chars().take(80).collect();
+    Err(InvalidTokens(format!(
+        "application {wrong:?} of {name:?}: expected 1 to 250 bytes without control characters"
+    )))
 }
 
 fn digest(token: &str) -> [u8; 32] {
@@ -268,6 +290,8 @@ mod tests {
             (r#"[{"name": "alice", "token_sha256": "swordfish", "roles": []}]"#, "expected 64 hexadecimal digits"),
             (r#"[{"name": "alice", "token": "swordfish-swordfish-1", "roles": ["Admin"]}]"#, "role \"Admin\": expected one of"),
             (r#"[{"name": "alice", "token": "swordfish-swordfish-1", "role": []}]"#, "expected a list such as"),
+            (r#"[{"name": "a", "token": "swordfish-swordfish-1", "roles": [], "applications": []}]"#, "\"a\" has 0 applications: expected 1 to 1000"),
+            (r#"[{"name": "a", "token": "swordfish-swordfish-1", "roles": [], "applications": ["b", ""]}]"#, "application \"\" of \"a\": expected 1 to 250"),
             (&two(alice, &alice.replace("alice", "bob")), "\"bob\" and \"alice\" have the same token"),
         ];
         for (json, expected) in table {

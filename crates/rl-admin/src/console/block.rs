@@ -248,7 +248,7 @@ async fn reason(site: &Site, block: &Record) -> Result<Option<String>, Failure> 
         return Ok(None);
     }
     let consumer = Some(block.content.subject_id.clone());
-    let query = AuditQuery { consumer, before: None, limit: 50 };
+    let query = AuditQuery { consumer, limit: 50, ..AuditQuery::default() };
     let entries = site.context.records.audit_log().entries(&query).await?.into_iter();
     let since = entries.take_while(|entry| entry.at >= block.created_at);
     Ok(since.into_iter().find_map(|entry| match entry.event {

@@ -30,6 +30,7 @@ pub(super) async fn list(
     let consumer = query.non_empty("consumer");
     let filter = AuditQuery {
         consumer: consumer.map(ToOwned::to_owned),
+        consumers: visitor.actor.applications().map(ToOwned::to_owned),
         before: query.get("before").parse().ok(),
         limit: PAGE,
     };

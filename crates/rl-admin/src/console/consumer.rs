@@ -41,10 +41,10 @@ pub(super) async fn show(
         true => limits.clone(),
         false => context.records.active_limits(id, now).await?,
     };
-    let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
+    let history = AuditQuery { consumer: Some(id.into()), limit: 10, ..AuditQuery::default() };
     let history = context.records.audit_log().entries(&history).await?;
     let member = context.records.tiers().member(&subject).await?;
-    let tiers = context.records.tiers().list(None, 1_000).await?;
+    let tiers = tiers::visible(&site, &visitor).await?;
 
     let main = html! {
         p.crumb { a href=(site.link("/consumers", &[])) { "Consumers" } }

@@ -17,7 +17,7 @@ use super::now::choice;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{text, usage};
+use super::{text, tiers, usage};
 use crate::context::Context;
 use crate::subject_rules::SubjectRules;
 
@@ -98,6 +98,7 @@ pub(super) async fn list(
     let query = ConsumerQuery {
         search: text_of("search"),
         tier: text_of("tier"),
+        consumers: visitor.actor.applications().map(ToOwned::to_owned),
         after: text_of("after"),
         before: text_of("before"),
         limit: if state.is_some() { SEARCHED } else { PAGE },
@@ -105,7 +106,7 @@ pub(super) async fn list(
     let context = &site.context;
     let found = context.records.consumers(&query, context.now()).await?;
     let total = context.records.count_consumers(&query).await?;
-    let tiers = context.records.tiers().list(None, 1_000).await?;
+    let tiers = tiers::visible(&site, &visitor).await?;
     let searched = found.consumers.len();
     let (mut rows, is_known) = rows(context, found.consumers).await;
     if let Some(state) = state {
@@ -134,6 +135,7 @@ pub(super) async fn list(
             p.hint { "In this state: " (rows.len()) " of the " (searched) " consumers that this page has looked at." }
         }
         @if let Some(search) = search
+            && visitor.actor.sees_consumer(search)
             && rows.iter().all(|row| row.consumer.consumer_id != search)
         {
             p {

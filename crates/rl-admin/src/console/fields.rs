@@ -26,6 +26,12 @@ impl Fields {
         field.map_or("", |(_, value)| value)
     }
 
+    /// Returns every untrimmed value of a field.
+    pub(super) fn all(&self, name: &str) -> Vec<&str> {
+        let fields = self.0.iter().filter(|(field, _)| field == name);
+        fields.map(|(_, value)| &**value).collect()
+    }
+
     /// Returns the trimmed value of a field, if it is not empty.
     pub(super) fn non_empty(&self, name: &str) -> Option<&str> {
         Some(self.get(name)).filter(|value| !value.is_empty())

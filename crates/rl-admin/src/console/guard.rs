@@ -15,6 +15,7 @@ use rl_core::Subject;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{FORM_TOKEN, Tab, page};
+use super::scope::{self, CONSUMER_FIELDS};
 use super::session::Session;
 use super::site::Site;
 use super::visitor::Visitor;
@@ -102,11 +103,13 @@ async fn check(
         None => return Err(logged_out().into_response()),
     }
     let mut visitor = visitor.cloned();
+    let query = Fields::of_query(&parts.uri);
+    let mut form = Fields::default();
     if !is_read {
         let body = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_FORM)).await;
         let body = body.map_err(|_| form_timed_out().into_response())?;
         let body = body.map_err(|_| form_too_large().into_response())?;
-        let form = Fields::parse(&body);
+        form = Fields::parse(&body);
         let token = form.raw(FORM_TOKEN);
         let has_token = visitor.as_ref().is_none_or(|visitor| visitor.has_form_token(token));
         if !has_token && path != "/login" {
@@ -115,6 +118,12 @@ async fn check(
         if let Some(visitor) = &mut visitor {
             visitor.request.subject = consumer_of(&form).or(visitor.request.subject.take());
         }
+    }
+    if let Some(visitor) = visitor.as_ref().filter(|_| !is_open && path != "/logout") {
+        let checked = scope::check(site, visitor, &path, [&query, &form]).await;
+        checked.map_err(IntoResponse::into_response)?;
+    }
+    if !is_read {
         parts.extensions.insert(form);
     }
     if let Some(visitor) = visitor {
@@ -184,7 +193,7 @@ fn consumer_of(fields: &Fields) -> Option<Subject> {
     if !matches!(fields.get("realm"), "" | "consumer") {
         return None;
     }
-    let id = ["consumer_id", "consumer", "id"].into_iter().find_map(|name| fields.non_empty(name));
+    let id = CONSUMER_FIELDS.into_iter().find_map(|name| fields.non_empty(name));
     id.map(Subject::consumer)
 }
 

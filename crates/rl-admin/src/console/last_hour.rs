@@ -53,9 +53,13 @@ pub(super) async fn show(
                 }
             }
         }
-        (decisions(&report, axis))
-        (denials(&report, axis))
-        (store(&site, &report, axis))
+        @if visitor.actor.applications().is_none() {
+            (decisions(&report, axis))
+            (denials(&report, axis))
+            (store(&site, &report, axis))
+        } @else {
+            p.note { "Your applications, as far as they are among the first of all subjects." }
+        }
         @if !visitor.actor.has(Role::CanSeeSubjectIds) {
             p.note {
                 "Subjects are shown as a keyed hash, as in the log, because your token does not have the role "

@@ -69,6 +69,7 @@ mod record_form;
 mod records;
 mod resources;
 mod rules;
+mod scope;
 mod session;
 mod site;
 mod store;

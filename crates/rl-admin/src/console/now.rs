@@ -91,7 +91,7 @@ pub(super) async fn show(
     request: Request,
 ) -> Markup {
     let filter = Filter { fields: Fields::of_query(request.uri()) };
-    let overview = site.context.instances.overview().await;
+    let overview = overview(&site, &visitor).await;
     let main = html! {
         div.head {
             h1 { "Now" }
@@ -114,6 +114,13 @@ pub(super) async fn show(
     page(&site, Some(&visitor), "Now", Tab::Now, main)
 }
 
+/// Returns the state of all instances, with the subjects that the visitor may see.
+async fn overview(site: &Site, visitor: &Visitor) -> InstancesReport {
+    let mut overview = site.context.instances.overview().await;
+    overview.subjects.retain(|denied| visitor.actor.sees(&denied.subject));
+    overview
+}
+
 /// Responds with the board only.
 pub(super) async fn fragment(
     State(site): State<Arc<Site>>,
@@ -121,7 +128,7 @@ pub(super) async fn fragment(
     request: Request,
 ) -> Markup {
     let filter = Filter { fields: Fields::of_query(request.uri()) };
-    let overview = site.context.instances.overview().await;
+    let overview = overview(&site, &visitor).await;
     board(&site, &visitor, &filter, overview).await
 }
 

@@ -1,5 +1,6 @@
 use maud::{DOCTYPE, Markup, html};
 
+use super::scope::is_open;
 use super::site::Site;
 use super::visitor::Visitor;
 
@@ -20,6 +21,19 @@ pub(super) enum Tab {
     Store,
     LastHour,
 }
+
+/// The tabs: the path below that of the console, the name, and the page.
+const TABS: [(&str, &str, Tab); 9] = [
+    ("", "Now", Tab::Now),
+    ("/consumers", "Consumers", Tab::Consumers),
+    ("/rules", "Rules", Tab::Rules),
+    ("/tiers", "Tiers", Tab::Tiers),
+    ("/resources", "Resources", Tab::Resources),
+    ("/blocks", "Blocks", Tab::Blocks),
+    ("/changes", "Changes", Tab::Changes),
+    ("/store", "Store", Tab::Store),
+    ("/last-hour", "Last hour", Tab::LastHour),
+];
 
 /// Renders a page around `main`, whose first element is the heading.
 pub(super) fn page(
@@ -48,15 +62,11 @@ pub(super) fn page(
                     a.brand href=(path) { (logo()) "Rate limits" }
                     @if let Some(visitor) = visitor {
                         nav aria-label="Console" { ul {
-                            (entry(path, "Now", tab == Tab::Now))
-                            (entry(&format!("{path}/consumers"), "Consumers", tab == Tab::Consumers))
-                            (entry(&format!("{path}/rules"), "Rules", tab == Tab::Rules))
-                            (entry(&format!("{path}/tiers"), "Tiers", tab == Tab::Tiers))
-                            (entry(&format!("{path}/resources"), "Resources", tab == Tab::Resources))
-                            (entry(&format!("{path}/blocks"), "Blocks", tab == Tab::Blocks))
-                            (entry(&format!("{path}/changes"), "Changes", tab == Tab::Changes))
-                            (entry(&format!("{path}/store"), "Store", tab == Tab::Store))
-                            (entry(&format!("{path}/last-hour"), "Last hour", tab == Tab::LastHour))
+                            @for (rest, name, of) in TABS {
+                                @if is_open(visitor, rest) {
+                                    li { a href={ (path) (rest) } aria-current=[(tab == of).then_some("page")] { (name) } }
+                                }
+                            }
                         } }
                         form.who method="post" action={ (path) "/logout" } {
                             (form_token(visitor))
@@ -69,10 +79,6 @@ pub(super) fn page(
             }
         }
     }
-}
-
-fn entry(link: &str, text: &str, is_here: bool) -> Markup {
-    html! { li { a href=(link) aria-current=[is_here.then_some("page")] { (text) } } }
 }
 
 /// Renders the logo: three bars below a line.

@@ -28,7 +28,7 @@ pub(super) async fn list(
     let resources = site.context.records.resources();
     let (app, after) = (query.non_empty("app"), query.non_empty("after"));
     let found = match app {
-        Some(app) => resources.list_for_application(app, after, PAGE).await?,
+        Some(app) => resources.list_for_applications(&[app.to_owned()], after, PAGE).await?,
         None => resources.list(after, PAGE).await?,
     };
     let mut apps = BTreeMap::<&str, u64>::new();

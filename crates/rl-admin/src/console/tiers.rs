@@ -28,15 +28,19 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Markup, Failure> {
     let query = Fields::of_query(request.uri());
-    let records = &site.context.records;
-    let tiers = records.tiers().list(None, 1_000).await?;
-    let history =
-        records.tiers().history(&HistoryQuery { limit: 20, ..HistoryQuery::default() }).await?;
+    let tiers = visible(&site, &visitor).await?;
+    let history = match visitor.actor.applications() {
+        None => {
+            let query = HistoryQuery { limit: 20, ..HistoryQuery::default() };
+            site.context.records.tiers().history(&query).await?
+        }
+        Some(_) => Vec::new(),
+    };
     let path = site.path();
     let main = html! {
         div.head {
             h1 { "Tiers" }
-            @if visitor.actor.has(Role::CanCreateRateLimits) {
+            @if visitor.may_change_tiers(Role::CanCreateRateLimits) {
                 a.button href={ (path) "/tier/new" } { "Add a tier" }
             }
         }
@@ -53,7 +57,7 @@ pub(super) async fn list(
                 tbody { @for tier in &tiers { tr {
                     th scope="row" {
                         @let name = &tier.content.name;
-                        @if visitor.actor.has(Role::CanUpdateRateLimits) {
+                        @if visitor.may_change_tiers(Role::CanUpdateRateLimits) {
                             a href=(site.link("/tier/edit", &[("name", name)])) { (name) }
                         } @else { (name) }
                     }
@@ -61,8 +65,8 @@ pub(super) async fn list(
                 } } }
             } }
         }
-        h2 { "Changes" }
-        @if history.is_empty() { p.empty { "Nothing was changed." } } @else {
+        @if !history.is_empty() {
+            h2 { "Changes" }
             table.list.changes {
                 thead { tr { th scope="col" { "When (UTC)" } th scope="col" { "Who" } th scope="col" { "What" } } }
                 tbody { @for change in &history { tr {
@@ -74,6 +78,15 @@ pub(super) async fn list(
         }
     };
     Ok(page(&site, Some(&visitor), "Tiers", Tab::Tiers, main))
+}
+
+/// Returns the tiers that the visitor may see: all, or those that its applications have.
+pub(super) async fn visible(site: &Site, visitor: &Visitor) -> Result<Vec<Tier>, Failure> {
+    let tiers = site.context.records.tiers();
+    Ok(match visitor.actor.applications() {
+        None => tiers.list(None, 1_000).await?,
+        Some(own) => tiers.list_for_consumers(own, None, None, 1_000).await?,
+    })
 }
 
 /// Describes a change of a tier.

@@ -22,6 +22,7 @@ pub(super) fn section(
     entries: &[TopEntry],
 ) -> Markup {
     let mut entries: Vec<&TopEntry> = entries.iter().filter(|entry| entry.last_hour > 0).collect();
+    entries.retain(|entry| visitor.actor.sees(&entry.subject));
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.last_hour));
     entries.truncate(SHOWN);
     let has_limits = entries.iter().any(|entry| entry.denied_by.is_some());

@@ -33,6 +33,11 @@ impl Visitor {
         READING.iter().all(|role| self.actor.has(*role))
     }
 
+    /// Returns whether the visitor has this role and may change tiers, which all applications share.
+    pub(super) fn may_change_tiers(&self, role: Role) -> bool {
+        self.actor.applications().is_none() && self.actor.has(role)
+    }
+
     /// Checks that the visitor has the roles that every page requires.
     pub(super) fn require_reading(&self) -> Result<(), Failure> {
         let Some(role) = READING.into_iter().find(|role| !self.actor.has(*role)) else {

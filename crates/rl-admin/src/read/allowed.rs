@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use rl_core::Subject;
 
 use super::path::{PathSegment, RealmName};
+use super::scope::actor_of;
 use super::subject::subject;
 use crate::access::{Actor, Role};
 use crate::audit::{self, RequestSummary};
@@ -58,8 +59,7 @@ impl<R: RequiredRole> FromRequestParts<Arc<Context>> for Allowed<R> {
         parts: &mut Parts,
         context: &Arc<Context>,
     ) -> Result<Self, ApiError> {
-        let actor = parts.extensions.get::<Actor>().cloned();
-        let actor = actor.ok_or_else(ApiError::unauthenticated)?;
+        let actor = actor_of(parts)?.clone();
         let request = summary(parts, context).await;
         if !actor.has(R::ROLE) {
             audit::refuse(context, &actor, R::ROLE, &request);

@@ -7,7 +7,10 @@ use axum::http::{StatusCode, header};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
+use super::scope::actor_of;
 use super::serde_error::from_serde;
+use crate::access::Actor;
+use crate::audit;
 use crate::error::ApiError;
 
 /// The time limit for reading a whole body.
@@ -27,6 +30,9 @@ pub(crate) trait Input: DeserializeOwned {
     /// The size limit in bytes, which differs between operations. It is not left to axum's
     /// body-limit layer, which would respond with plain text instead of JSON.
     const MAX_BYTES: usize = 16 * 1_024;
+
+    /// Returns whether the body names only objects that the actor may change.
+    fn is_within(&self, actor: &Actor) -> bool;
 }
 
 /// The JSON body of a request.
@@ -36,21 +42,22 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let media = request.headers().get(header::CONTENT_TYPE);
+        let (parts, body) = request.into_parts();
+        let actor = actor_of(&parts)?;
+        let media = parts.headers.get(header::CONTENT_TYPE);
         let media = media.and_then(|media| media.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         if !media.eq_ignore_ascii_case("application/json") {
             let message = "Content-Type: expected application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let body = request.into_body();
         // A `Content-Length` above the limit is rejected without reading the body.
         if body.size_hint().lower() > T::MAX_BYTES as u64 {
             return Err(too_long(T::MAX_BYTES));
         }
         let read = axum::body::to_bytes(body, T::MAX_BYTES);
         match tokio::time::timeout(BODY_TIMEOUT, read).await {
-            Ok(Ok(bytes)) => parse(&bytes).map(Self),
+            Ok(Ok(bytes)) => check(parse(&bytes)?, actor).map(Self),
             Ok(Err(error)) if is_too_long(&error) => Err(too_long(T::MAX_BYTES)),
             Ok(Err(_)) => Err(ApiError::invalid("body", "all of it")),
             Err(_) => {
@@ -59,6 +66,14 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
             }
         }
     }
+}
+
+fn check<T: Input>(body: T, actor: &Actor) -> Result<T, ApiError> {
+    if body.is_within(actor) {
+        return Ok(body);
+    }
+    audit::not_owned(actor);
+    Err(ApiError::not_owned("no application of other users in the body, and at least one"))
 }
 
 fn too_long(max: usize) -> ApiError {

@@ -8,7 +8,7 @@ use rl_core::{Realm, Subject};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::query::{one, units};
+use super::query::{Query, one, units};
 use super::subject::subject;
 use crate::context::Context;
 use crate::error::ApiError;
@@ -39,12 +39,27 @@ pub(crate) struct ExplainQuery {
     /// The address of the client, under which rules may count the request too.
     #[param(example = "192.0.2.7")]
     address: Option<String>,
+    /// Whether only the use of the subject itself may be shown.
+    #[serde(skip)]
+    #[param(ignore)]
+    is_restricted: bool,
+}
+
+impl Query for ExplainQuery {
+    fn restrict(&mut self, _: &[String]) -> Result<(), ApiError> {
+        self.is_restricted = true;
+        match &self.address {
+            Some(_) => Err(ApiError::not_owned("no address, which other applications use too")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The request of a query, which no client has sent.
 #[derive(Debug)]
 pub(crate) struct ExplainedRequest {
     subject: Subject,
+    is_restricted: bool,
     address: Option<(IpAddr, Subject)>,
     method: String,
     /// The path, if the query has one.
@@ -63,7 +78,7 @@ impl ExplainedRequest {
         of: Subject,
         query: ExplainQuery,
     ) -> Result<Self, ApiError> {
-        let ExplainQuery { method, path, host, address, .. } = query;
+        let ExplainQuery { method, path, host, address, is_restricted, .. } = query;
         let fits = |text: &str, most: usize, allowed: fn(u8) -> bool| {
             (1..=most).contains(&text.len()) && text.bytes().all(allowed)
         };
@@ -99,7 +114,7 @@ impl ExplainedRequest {
             None => None,
         };
         let method = method.unwrap_or_else(|| "GET".to_owned());
-        Ok(Self { subject: of, address, method, target: path, host })
+        Ok(Self { subject: of, is_restricted, address, method, target: path, host })
     }
 
     /// Returns whether the query has a path, so that the request matches rules or not.
@@ -110,7 +125,8 @@ impl ExplainedRequest {
     /// Returns the subjects under which the request may be counted, the one of the query first.
     pub(crate) fn subjects(&self) -> Vec<Subject> {
         let address = self.address.iter().map(|(_, address)| address.clone());
-        std::iter::once(self.subject.clone()).chain(address).chain([Subject::global()]).collect()
+        let others = address.chain([Subject::global()]).filter(|_| !self.is_restricted);
+        std::iter::once(self.subject.clone()).chain(others).collect()
     }
 
     fn parts(&self) -> (&str, Option<&str>) {

@@ -2,6 +2,7 @@
 //! structs.
 
 use super::body::Input;
+use crate::access::Actor;
 use crate::wire::{
     DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
     ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
@@ -27,6 +28,10 @@ impl Input for RateLimitInput {
         "per_week_rate_limit",
         "per_month_rate_limit",
     ];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for LimitsInput {
@@ -34,12 +39,21 @@ impl Input for LimitsInput {
         &["realm", "subject", "limits", "from_date", "to_date"];
 
     const OPTIONAL: &'static [&'static str] = &["rule", "blocks"];
+
+    fn is_within(&self, actor: &Actor) -> bool {
+        let consumer = self.consumer();
+        actor.applications().is_none() || consumer.is_some_and(|id| actor.sees_consumer(id))
+    }
 }
 
 impl Input for LimitsUpdate {
     const REQUIRED: &'static [&'static str] = &["limits", "from_date", "to_date"];
 
     const OPTIONAL: &'static [&'static str] = &["blocks"];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for TierUpdate {
@@ -60,30 +74,54 @@ impl Input for TierUpdate {
         "per_week_rate_limit",
         "per_month_rate_limit",
     ];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for MembershipInput {
     const REQUIRED: &'static [&'static str] = &["tier"];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for SubscriptionInput {
     const REQUIRED: &'static [&'static str] = &["consumer_id", "tier", "from_date"];
 
     const OPTIONAL: &'static [&'static str] = &["status", "to_date"];
+
+    fn is_within(&self, actor: &Actor) -> bool {
+        actor.sees_consumer(self.consumer())
+    }
 }
 
 impl Input for StatusInput {
     const REQUIRED: &'static [&'static str] = &["status"];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for DatesInput {
     const REQUIRED: &'static [&'static str] = &["from_date"];
 
     const OPTIONAL: &'static [&'static str] = &["to_date"];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for UntilInput {
     const REQUIRED: &'static [&'static str] = &["until"];
+
+    fn is_within(&self, _: &Actor) -> bool {
+        true
+    }
 }
 
 impl Input for ResourceInput {
@@ -91,10 +129,18 @@ impl Input for ResourceInput {
 
     // Enough for a thousand applications with names of 250 bytes.
     const MAX_BYTES: usize = 512 * 1_024;
+
+    fn is_within(&self, actor: &Actor) -> bool {
+        actor.owns(self.apps())
+    }
 }
 
 impl Input for ResourceUpdate {
     const REQUIRED: &'static [&'static str] = &["apps", "max_permits", "rate"];
 
     const MAX_BYTES: usize = ResourceInput::MAX_BYTES;
+
+    fn is_within(&self, actor: &Actor) -> bool {
+        actor.owns(self.apps())
+    }
 }

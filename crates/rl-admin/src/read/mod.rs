@@ -9,6 +9,7 @@ mod if_match;
 mod inputs;
 mod path;
 mod query;
+mod scope;
 mod serde_error;
 mod subject;
 
@@ -27,4 +28,5 @@ pub(crate) use query::{
     FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchLimits,
     SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
 };
+pub(crate) use scope::sees_record;
 pub(crate) use subject::{SubjectParams, subject_of_body};

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -7,6 +9,8 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
 
+use super::scope::ScopedRequest;
+use crate::context::Context;
 use crate::error::ApiError;
 use crate::wire::{Hour, Name, RealmText};
 
@@ -21,18 +25,40 @@ pub(crate) trait PathSegment: Sized {
     fn read(text: &str) -> Result<Self, ApiError>;
 
     fn schema() -> ObjectBuilder;
+
+    /// Checks that an actor of some applications may make the request, as far as this parameter
+    /// names an object.
+    fn check(
+        &self,
+        request: &ScopedRequest<'_>,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send;
 }
 
-impl<S: Send + Sync, T: PathSegment> FromRequestParts<S> for PathParam<T> {
+impl<T: PathSegment + Send + Sync> FromRequestParts<Arc<Context>> for PathParam<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| ApiError::invalid("path", "percent-encoded UTF-8"))?;
-        let found = params.iter().find(|(name, _)| *name == T::NAME);
-        let missing = || ApiError::new(StatusCode::NOT_FOUND, "there is nothing at this path");
-        T::read(found.ok_or_else(missing)?.1).map(Self)
+    async fn from_request_parts(
+        parts: &mut Parts,
+        context: &Arc<Context>,
+    ) -> Result<Self, ApiError> {
+        let found: T = segment(parts, context).await?;
+        if let Some(request) = ScopedRequest::of(parts, context)? {
+            found.check(&request).await?;
+        }
+        Ok(Self(found))
     }
+}
+
+/// Reads a parameter of the path, without a check of the actor.
+pub(super) async fn segment<T: PathSegment>(
+    parts: &mut Parts,
+    context: &Arc<Context>,
+) -> Result<T, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, context).await;
+    let params = params.map_err(|_| ApiError::invalid("path", "percent-encoded UTF-8"))?;
+    let found = params.iter().find(|(name, _)| *name == T::NAME);
+    let missing = || ApiError::new(StatusCode::NOT_FOUND, "there is nothing at this path");
+    T::read(found.ok_or_else(missing)?.1)
 }
 
 /// Describes the parameter in the OpenAPI document.
@@ -48,7 +74,7 @@ impl<T: PathSegment> IntoParams for PathParam<T> {
 }
 
 macro_rules! named {
-    ($($(#[$doc:meta])* $what:ident: $name:literal, $description:literal;)*) => {
+    ($($(#[$doc:meta])* $what:ident, $check:ident: $name:literal, $description:literal;)*) => {
         $(
             $(#[$doc])*
             pub(crate) struct $what(pub(crate) Name);
@@ -64,6 +90,10 @@ macro_rules! named {
                 fn schema() -> ObjectBuilder {
                     Name::schema_of($description)
                 }
+
+                async fn check(&self, request: &ScopedRequest<'_>) -> Result<(), ApiError> {
+                    request.$check(&self.0).await
+                }
             }
         )*
     };
@@ -71,21 +101,21 @@ macro_rules! named {
 
 named! {
     /// The id of a consumer.
-    ConsumerId: "CONSUMER_ID", "The id of a consumer";
+    ConsumerId, consumer: "CONSUMER_ID", "The id of a consumer";
     /// The name of a resource.
-    ResourceName: "RESOURCE", "The name of a resource";
+    ResourceName, resource: "RESOURCE", "The name of a resource";
     /// The name of an application.
-    ApplicationName: "APPLICATION", "The name of an application";
+    ApplicationName, application: "APPLICATION", "The name of an application";
     /// The name of a tier.
-    TierName: "TIER", "The name of a tier";
+    TierName, tier: "TIER", "The name of a tier";
     /// The id of a subject.
-    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; the 32 hexadecimal digits of the keyed hash of an API key; `-` for the one subject of the realms global and unknown";
+    SubjectText, bare_subject: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; the 32 hexadecimal digits of the keyed hash of an API key; `-` for the one subject of the realms global and unknown";
     /// The name of a limit in a policy.
-    LimitName: "LIMIT", "The name of a limit in its policy, such as minute or per_minute";
+    LimitName, no_object: "LIMIT", "The name of a limit in its policy, such as minute or per_minute";
 }
 
 macro_rules! uuids {
-    ($($(#[$doc:meta])* $what:ident($id:ident): $name:literal;)*) => {
+    ($($(#[$doc:meta])* $what:ident($id:ident), $check:ident: $name:literal;)*) => {
         $(
             $(#[$doc])*
             pub(crate) struct $what(pub(crate) $id);
@@ -101,6 +131,10 @@ macro_rules! uuids {
                 fn schema() -> ObjectBuilder {
                     uuid()
                 }
+
+                async fn check(&self, request: &ScopedRequest<'_>) -> Result<(), ApiError> {
+                    request.$check(self.0).await
+                }
             }
         )*
     };
@@ -108,9 +142,9 @@ macro_rules! uuids {
 
 uuids! {
     /// The id of a record.
-    RateLimitingId(RecordId): "RATE_LIMITING_ID";
+    RateLimitingId(RecordId), record: "RATE_LIMITING_ID";
     /// The id of a subscription.
-    SubscriptionIdParam(SubscriptionId): "SUBSCRIPTION_ID";
+    SubscriptionIdParam(SubscriptionId), subscription: "SUBSCRIPTION_ID";
 }
 
 fn uuid() -> ObjectBuilder {
@@ -137,6 +171,10 @@ impl PathSegment for HourOfDay {
             .description(Some("An hour in UTC: YYYY-MM-DD-HH"))
             .examples(["2025-12-31-13"])
     }
+
+    async fn check(&self, _: &ScopedRequest<'_>) -> Result<(), ApiError> {
+        Ok(())
+    }
 }
 
 /// The name of one of the six periods: `per_minute` or `minute`.
@@ -155,6 +193,10 @@ impl PathSegment for PeriodName {
         let short = CallPeriod::ALL.map(|period| period.period().to_string());
         let names: Vec<String> = long.into_iter().chain(short).collect();
         ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names))
+    }
+
+    async fn check(&self, _: &ScopedRequest<'_>) -> Result<(), ApiError> {
+        Ok(())
     }
 }
 
@@ -177,5 +219,9 @@ impl PathSegment for RealmName {
 
     fn schema() -> ObjectBuilder {
         RealmText::schema()
+    }
+
+    async fn check(&self, _: &ScopedRequest<'_>) -> Result<(), ApiError> {
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 
+use super::scope::actor_of;
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 use crate::last_hour::Ranking;
@@ -15,18 +16,62 @@ use crate::wire::{Date, Name, RealmText, SubscriptionStatus};
 /// The parameters of the query string.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
+/// A type that can be the query of a request.
+pub(crate) trait Query: DeserializeOwned {
+    /// Restricts the answer to what an actor of these applications may see.
+    fn restrict(&mut self, applications: &[String]) -> Result<(), ApiError>;
+}
+
+impl<S: Sync, T: Query> FromRequestParts<S> for QueryParams<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let pairs = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
         let query = serde_urlencoded::Deserializer::new(pairs);
-        serde_path_to_error::deserialize(query).map(Self).map_err(|error| {
+        let mut query: T = serde_path_to_error::deserialize(query).map_err(|error| {
             let path = error.path().to_string();
             from_serde(&path, &error.into_inner().to_string())
-        })
+        })?;
+        if let Some(applications) = actor_of(parts)?.applications() {
+            query.restrict(applications)?;
+        }
+        Ok(Self(query))
     }
 }
+
+/// Implements [`Query`] for lists, which select what belongs to the applications in `own`.
+macro_rules! lists {
+    ($($list:ident),*) => {
+        $(
+            impl Query for $list {
+                fn restrict(&mut self, applications: &[String]) -> Result<(), ApiError> {
+                    self.own = Some(applications.to_vec());
+                    Ok(())
+                }
+            }
+        )*
+    };
+}
+
+lists! {
+    Search, SearchLimits, SearchSubscriptions, Names, FewNames, SearchNames, History, FewChanges,
+    TopQuery
+}
+
+/// Implements [`Query`] for queries about what the path names.
+macro_rules! reports {
+    ($($report:ident),*) => {
+        $(
+            impl Query for $report {
+                fn restrict(&mut self, _: &[String]) -> Result<(), ApiError> {
+                    Ok(())
+                }
+            }
+        )*
+    };
+}
+
+reports! { RuleQuery, UsageQuery }
 
 /// The size of a page. `MAX` is its maximum.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +121,10 @@ pub(crate) struct Search {
     #[serde(default, deserialize_with = "cursor")]
     #[param(value_type = Option<String>)]
     pub(crate) after: Option<RecordCursor>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects a page of records of any subject.
@@ -107,6 +156,10 @@ pub(crate) struct SearchLimits {
     #[serde(default, deserialize_with = "cursor")]
     #[param(value_type = Option<String>)]
     pub(crate) after: Option<RecordCursor>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects a page of subscriptions.
@@ -131,6 +184,10 @@ pub(crate) struct SearchSubscriptions {
     #[serde(default, deserialize_with = "cursor")]
     #[param(value_type = Option<String>)]
     pub(crate) after: Option<SubscriptionId>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 fn cursor<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -152,6 +209,10 @@ pub(crate) struct Names {
     #[serde(default, deserialize_with = "stored_name")]
     #[param(value_type = Option<String>, max_length = 250)]
     pub(crate) after: Option<String>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Reads the `next` of an earlier response, which is a stored name. It may contain characters that
@@ -178,6 +239,10 @@ pub(crate) struct FewNames {
     #[serde(default, deserialize_with = "stored_name")]
     #[param(value_type = Option<String>, max_length = 250)]
     pub(crate) after: Option<String>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects a page of names that match a search.
@@ -196,6 +261,10 @@ pub(crate) struct SearchNames {
     #[serde(default, deserialize_with = "stored_name")]
     #[param(value_type = Option<String>, max_length = 250)]
     pub(crate) after: Option<String>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects a page of changes.
@@ -211,6 +280,10 @@ pub(crate) struct History {
     #[serde(default, deserialize_with = "change")]
     #[param(value_type = Option<i64>, minimum = 1)]
     pub(crate) before: Option<i64>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects a page of changes of resource limits. The page is small, because each limit may list a
@@ -227,6 +300,10 @@ pub(crate) struct FewChanges {
     #[serde(default, deserialize_with = "change")]
     #[param(value_type = Option<i64>, minimum = 1)]
     pub(crate) before: Option<i64>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 fn change<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
@@ -247,6 +324,10 @@ pub(crate) struct TopQuery {
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 32, default = 32)]
     pub(crate) limit: PageSize<32>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
 }
 
 /// Selects one of the rules that count a subject.

@@ -8,7 +8,8 @@ use rl_core::{Realm, Subject};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use super::path::{PathParam, RealmName, SubjectText};
+use super::path::{PathParam, RealmName, SubjectText, segment};
+use super::scope::ScopedRequest;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::subject_rules::name_of;
@@ -23,9 +24,13 @@ impl FromRequestParts<Arc<Context>> for SubjectParams {
         parts: &mut Parts,
         context: &Arc<Context>,
     ) -> Result<Self, ApiError> {
-        let PathParam(RealmName(realm)) = PathParam::from_request_parts(parts, context).await?;
-        let PathParam(SubjectText(id)) = PathParam::from_request_parts(parts, context).await?;
-        subject(context, realm, id.as_str()).map(Self)
+        let RealmName(realm) = segment(parts, context).await?;
+        let SubjectText(id) = segment(parts, context).await?;
+        let subject = subject(context, realm, id.as_str())?;
+        if let Some(request) = ScopedRequest::of(parts, context)? {
+            request.subject(&subject)?;
+        }
+        Ok(Self(subject))
     }
 }
 

@@ -16,10 +16,11 @@ use crate::wire::{Consumer, Consumers};
 pub(super) async fn list(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
-    QueryParams(SearchNames { search, limit, after }): QueryParams<SearchNames>,
+    QueryParams(SearchNames { search, limit, after, own }): QueryParams<SearchNames>,
 ) -> Result<Json<Consumers>, ApiError> {
     let query = ConsumerQuery {
         search: search.map(String::from),
+        consumers: own,
         after,
         limit: limit.0,
         ..ConsumerQuery::default()

@@ -17,10 +17,10 @@ use crate::wire::{Changes, HistoryEntry, ResourceChange};
 async fn page(
     context: &Context,
     consumer: Option<String>,
-    history: &History,
+    history: History,
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
     let limit = history.limit.0;
-    let query = AuditQuery { consumer, before: history.before, limit };
+    let query = AuditQuery { consumer, consumers: history.own, before: history.before, limit };
     let entries = context.records.audit_log().entries(&query).await?;
     let next = next(limit, entries.iter().map(|entry| entry.number));
     let changes = entries.into_iter().map(HistoryEntry::of).collect();
@@ -45,7 +45,7 @@ pub(super) async fn of_all(
     _: Allowed<CanGetRateLimits>,
     QueryParams(history): QueryParams<History>,
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
-    page(&context, None, &history).await
+    page(&context, None, history).await
 }
 
 /// Lists the changes of a consumer, the newest first
@@ -62,7 +62,7 @@ pub(super) async fn of_consumer(
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     QueryParams(history): QueryParams<History>,
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
-    page(&context, Some(consumer.as_str().to_owned()), &history).await
+    page(&context, Some(consumer.as_str().to_owned()), history).await
 }
 
 /// Lists the changes of a record, the newest first, even after it was deleted
@@ -132,14 +132,27 @@ pub(super) async fn of_subscription(
     responses((status = OK, body = Changes<ResourceChange>), ErrorResponses))]
 pub(super) async fn of_resource(
     State(context): State<Arc<Context>>,
-    _: Allowed<CanGetRateLimits>,
+    Allowed { actor, .. }: Allowed<CanGetRateLimits>,
     PathParam(ResourceName(name)): PathParam<ResourceName>,
-    QueryParams(FewChanges { limit, before }): QueryParams<FewChanges>,
+    QueryParams(FewChanges { limit, before, own: _ }): QueryParams<FewChanges>,
 ) -> Result<Json<Changes<ResourceChange>>, ApiError> {
-    let owner = Some(name.as_str().to_owned());
-    let query = HistoryQuery { owner, item: None, before, limit: limit.0 };
-    let changes = context.records.resources().history(&query).await?;
-    let next = next(query.limit, changes.iter().map(|change| change.number));
-    let changes = changes.iter().map(ResourceChange::of).collect();
+    let (owner, limit) = (Some(name.as_str().to_owned()), limit.0);
+    let mut query = HistoryQuery { owner, item: None, before, limit };
+    let mut seen = Vec::new();
+    loop {
+        let changes = context.records.resources().history(&query).await?;
+        query.before = next(limit, changes.iter().map(|change| change.number));
+        // The actor may not see all of them, so a full page may need several.
+        for change in &changes {
+            let visible = ResourceChange::of(change, &actor);
+            seen.extend(visible.map(|visible| (change.number, visible)));
+        }
+        if query.before.is_none() || seen.len() >= limit as usize {
+            break;
+        }
+    }
+    seen.truncate(limit as usize);
+    let next = next(limit, seen.iter().map(|(number, _)| *number));
+    let changes = seen.into_iter().map(|(_, change)| change).collect();
     Ok(Json(Changes { changes, next }))
 }

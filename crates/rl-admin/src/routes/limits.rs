@@ -28,7 +28,7 @@ pub(super) async fn list(
     _: Allowed<CanGetRateLimits>,
     QueryParams(search): QueryParams<SearchLimits>,
 ) -> Result<Json<RateLimits>, ApiError> {
-    let SearchLimits { realm, subject, rule, search, active_at, limit, after } = search;
+    let SearchLimits { realm, subject, rule, search, active_at, limit, after, own } = search;
     let realm = realm.map(|realm| realm.0);
     let subject = match (&realm, subject) {
         // The list has addresses in the form in which they are counted.
@@ -42,6 +42,7 @@ pub(super) async fn list(
         subject,
         rule,
         search: search.map(String::from),
+        consumers: own,
         active_at: active_at.map(|date| date.0),
         after,
         limit: limit.0,

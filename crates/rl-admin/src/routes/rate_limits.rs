@@ -46,10 +46,11 @@ pub(super) async fn search(
 }
 
 fn query(search: Search) -> RecordQuery {
-    let Search { search, active_at, limit, after } = search;
+    let Search { search, active_at, limit, after, own } = search;
     RecordQuery {
         realm: Some(Realm::Consumer),
         search: search.map(String::from),
+        consumers: own,
         active_at: active_at.map(|date| date.0),
         after,
         limit: limit.0,

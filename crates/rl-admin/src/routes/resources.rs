@@ -26,11 +26,15 @@ use crate::wire::{LimitUsage, Name, Resource, ResourceInput, ResourceUpdate, Res
     responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn list(
     State(context): State<Arc<Context>>,
-    _: Allowed<CanGetRateLimits>,
-    QueryParams(FewNames { limit, after }): QueryParams<FewNames>,
+    Allowed { actor, .. }: Allowed<CanGetRateLimits>,
+    QueryParams(FewNames { limit, after, own }): QueryParams<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = context.records.resources().list(after.as_deref(), limit.0).await?;
-    Ok(page(found, limit.0))
+    let (resources, after) = (context.records.resources(), after.as_deref());
+    let found = match &own {
+        None => resources.list(after, limit.0).await?,
+        Some(own) => resources.list_for_applications(own, after, limit.0).await?,
+    };
+    Ok(page(&actor, &found, limit.0))
 }
 
 /// Lists the limits of resources that name an application
@@ -38,23 +42,22 @@ pub(super) async fn list(
     params(PathParam<ApplicationName>, FewNames), responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn of_application(
     State(context): State<Arc<Context>>,
-    _: Allowed<CanGetRateLimits>,
+    Allowed { actor, .. }: Allowed<CanGetRateLimits>,
     PathParam(ApplicationName(app)): PathParam<ApplicationName>,
-    QueryParams(FewNames { limit, after }): QueryParams<FewNames>,
+    QueryParams(FewNames { limit, after, own: _ }): QueryParams<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = context
-        .records
-        .resources()
-        .list_for_application(app.as_str(), after.as_deref(), limit.0)
-        .await?;
-    Ok(page(found, limit.0))
+    let apps = [app.as_str().to_owned()];
+    let resources = context.records.resources();
+    let found = resources.list_for_applications(&apps, after.as_deref(), limit.0).await?;
+    Ok(page(&actor, &found, limit.0))
 }
 
 /// Responds with a page. Only a full page has a next page.
-fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
+fn page(actor: &Actor, found: &[ResourceLimit], limit: u32) -> Json<Resources> {
     let next = found.last().filter(|_| found.len() == limit as usize);
     let next = next.map(|last| last.content.name.clone());
-    Json(Resources { resources: found.iter().map(Resource::of).collect(), next })
+    let resources = found.iter().map(|limit| Resource::of(limit, actor)).collect();
+    Json(Resources { resources, next })
 }
 
 /// Creates the limit of a resource, or responds with 409 if it has one
@@ -67,7 +70,6 @@ pub(super) async fn create(
     Body(input): Body<ResourceInput>,
 ) -> Result<Response, ApiError> {
     let content = input.into_content();
-    check_owner(&actor, &content.apps)?;
     let created = context.records.resources().create(content, actor.author()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { current } => {
@@ -78,24 +80,14 @@ pub(super) async fn create(
     })?;
     let name = &created.content.name;
     audit::resource_changed(&actor, "created", name, created.revision);
-    Ok(resource(StatusCode::CREATED, &created))
+    Ok(resource(StatusCode::CREATED, &created, &actor))
 }
 
-/// Checks that the actor owns all applications that a limit lists.
-fn check_owner<'a>(
-    actor: &Actor,
-    applications: impl IntoIterator<Item = &'a String>,
-) -> Result<(), ApiError> {
-    if actor.owns(applications) {
-        return Ok(());
-    }
-    audit::not_owned(actor);
-    let message = "the limit lists applications of other users: expected only your own";
-    Err(ApiError::new(StatusCode::FORBIDDEN, message))
-}
-
-async fn find(context: &Context, name: &Name) -> Result<ResourceLimit, ApiError> {
+/// Returns the limit of a resource, if the actor may see it.
+async fn find(context: &Context, name: &Name, actor: &Actor) -> Result<ResourceLimit, ApiError> {
     let found = context.records.resources().read(name.as_str()).await?;
+    // Another change may have replaced the applications since the path was checked.
+    let found = found.filter(|limit| actor.sees_resource_of(&limit.content.apps));
     found.ok_or_else(|| no_limit(name))
 }
 
@@ -109,10 +101,10 @@ fn no_limit(name: &Name) -> ApiError {
     responses((status = OK, body = Resource, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
     State(context): State<Arc<Context>>,
-    _: Allowed<CanGetRateLimits>,
+    Allowed { actor, .. }: Allowed<CanGetRateLimits>,
     PathParam(ResourceName(name)): PathParam<ResourceName>,
 ) -> Result<Response, ApiError> {
-    Ok(resource(StatusCode::OK, &find(&context, &name).await?))
+    Ok(resource(StatusCode::OK, &find(&context, &name, &actor).await?, &actor))
 }
 
 /// Replaces the limit of a resource
@@ -130,12 +122,11 @@ pub(super) async fn update(
     Body(input): Body<ResourceUpdate>,
 ) -> Result<Response, ApiError> {
     let content = input.into_content(&name);
-    check_owner(&actor, &content.apps)?;
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let updated = apply(&change, &name, Some(&content)).await?;
     audit::resource_changed(&actor, "updated", name.as_str(), updated.revision);
-    Ok(resource(StatusCode::OK, &updated))
+    Ok(resource(StatusCode::OK, &updated, &actor))
 }
 
 /// Replaces the limit of a resource. If `content` is `None`, deletes the limit.
@@ -155,7 +146,10 @@ async fn apply(
     loop {
         let current = records.resources().read(name.as_str()).await?;
         let current = current.ok_or_else(|| change.not_found(no_limit(name)))?;
-        check_owner(change.actor, &current.content.apps)?;
+        if !change.actor.owns(&current.content.apps) {
+            audit::not_owned(change.actor);
+            return Err(ApiError::not_owned("a resource that lists no application of other users"));
+        }
         let expected = match change.expected() {
             Expected::Any | Expected::Existing if !owns_all => Expected::from(current.revision),
             Expected::OneOf(seen) if !seen.contains(&current.revision) => {
@@ -214,10 +208,10 @@ pub(super) struct ResourceUsage {
     params(PathParam<ResourceName>), responses((status = OK, body = ResourceUsage), ErrorResponses))]
 pub(super) async fn usage(
     State(context): State<Arc<Context>>,
-    _: Allowed<CanGetRateLimits>,
+    Allowed { actor, .. }: Allowed<CanGetRateLimits>,
     PathParam(ResourceName(name)): PathParam<ResourceName>,
 ) -> Result<Json<ResourceUsage>, ApiError> {
-    let content = find(&context, &name).await?.content;
+    let content = find(&context, &name, &actor).await?.content;
     let policy = content.apps.first().and_then(|app| content.policy_for(app));
     let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
     let realm = Realm::custom("resource").expect("a valid name");

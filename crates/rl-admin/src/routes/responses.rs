@@ -94,9 +94,9 @@ async fn lifted_limits(
 }
 
 /// Responds with the limit of a resource and its `ETag`.
-pub(super) fn resource(status: StatusCode, limit: &ResourceLimit) -> Response {
+pub(super) fn resource(status: StatusCode, limit: &ResourceLimit, actor: &Actor) -> Response {
     let tag = [(header::ETAG, etag(limit.revision))];
-    (status, tag, Json(Resource::of(limit))).into_response()
+    (status, tag, Json(Resource::of(limit, actor))).into_response()
 }
 
 /// Returns a record, if it belongs to this consumer.

@@ -81,9 +81,10 @@ pub(super) async fn list(
     _: Allowed<CanGetRateLimits>,
     QueryParams(search): QueryParams<SearchSubscriptions>,
 ) -> Result<Json<Subscriptions>, ApiError> {
-    let SearchSubscriptions { consumer, tier, status, limit, after } = search;
+    let SearchSubscriptions { consumer, tier, status, limit, after, own } = search;
     let query = SubscriptionQuery {
         consumer: consumer.map(String::from),
+        consumers: own,
         tier: tier.map(String::from),
         status: status.map(StoredStatus::from),
         after,

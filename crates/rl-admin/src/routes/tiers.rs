@@ -37,9 +37,13 @@ fn no_tier(name: &Name) -> ApiError {
 pub(super) async fn list(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
-    QueryParams(Names { limit, after }): QueryParams<Names>,
+    QueryParams(Names { limit, after, own }): QueryParams<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
-    let found = context.records.tiers().list(after.as_deref(), limit.0).await?;
+    let (tiers, after) = (context.records.tiers(), after.as_deref());
+    let found = match &own {
+        None => tiers.list(after, limit.0).await?,
+        Some(own) => tiers.list_for_consumers(own, None, after, limit.0).await?,
+    };
     // Only a full page has a next page.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());

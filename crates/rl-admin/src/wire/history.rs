@@ -11,6 +11,7 @@ use super::limits::LimitTexts;
 use super::record::Content;
 use super::resource::ResourceContent;
 use super::subscription::SubscriptionState;
+use crate::access::Actor;
 
 /// The kind of an event.
 #[derive(Debug, Serialize, ToSchema)]
@@ -179,8 +180,9 @@ impl HistoryEntry {
             }
             AuditEvent::Resource { name, before, after } => {
                 let kind = EventKind::of_sides(before.is_some(), after.is_some());
+                // Actors of some applications get entries about consumers only.
                 let state = |content: &ResourceLimitContent| {
-                    HistoryState::Resource(ResourceContent::of(content))
+                    HistoryState::Resource(ResourceContent::whole(content))
                 };
                 let (before, after) = (before.as_ref().map(state), after.as_ref().map(state));
                 (About::Resource, kind, name, None, before, after)
@@ -255,16 +257,27 @@ pub(crate) struct ResourceChange {
 }
 
 impl ResourceChange {
-    pub(crate) fn of(change: &rl_records::Change<ResourceLimitContent>) -> Self {
-        Self {
+    /// Returns a change without the applications that the actor does not own. A limit that lists
+    /// none of its own is left out; so is a change of such limits, for which this returns `None`.
+    pub(crate) fn of(
+        change: &rl_records::Change<ResourceLimitContent>,
+        actor: &Actor,
+    ) -> Option<Self> {
+        let seen = |side: &Option<ResourceLimitContent>| {
+            let seen = side.as_ref().filter(|content| actor.sees_resource_of(&content.apps));
+            seen.map(|content| ResourceContent::of(content, actor))
+        };
+        let (before, after) = (seen(&change.before), seen(&change.after));
+        let is_seen = before.is_some() || after.is_some();
+        is_seen.then(|| Self {
             number: change.number,
             item: change.item.clone(),
             at: Date(change.at),
             by: change.by.clone(),
             kind: EventKind::of_change(change),
-            before: change.before.as_ref().map(ResourceContent::of),
-            after: change.after.as_ref().map(ResourceContent::of),
-        }
+            before,
+            after,
+        })
     }
 }
 

@@ -74,6 +74,11 @@ pub(crate) struct LimitsInput {
 }
 
 impl LimitsInput {
+    /// Returns the id of the subject, if it is a consumer.
+    pub(crate) fn consumer(&self) -> Option<&str> {
+        Some(self.subject.as_str()).filter(|_| self.realm.0 == Realm::Consumer)
+    }
+
     /// Returns the content. `subject` returns the id of the records of the named subject.
     pub(crate) fn into_content(
         self,

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::date::Date;
 use super::name::Name;
+use crate::access::Actor;
 
 /// The limit of a new resource in a request.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -40,6 +41,11 @@ pub(crate) struct ResourceUpdate {
 }
 
 impl ResourceInput {
+    /// Returns the names of the applications.
+    pub(crate) fn apps(&self) -> impl Iterator<Item = &str> {
+        self.apps.iter().map(Name::as_str)
+    }
+
     pub(crate) fn into_content(self) -> ResourceLimitContent {
         let Self { name, apps, max_permits, rate } = self;
         ResourceUpdate { apps, max_permits, rate }.into_content(&name)
@@ -47,6 +53,11 @@ impl ResourceInput {
 }
 
 impl ResourceUpdate {
+    /// Returns the names of the applications.
+    pub(crate) fn apps(&self) -> impl Iterator<Item = &str> {
+        self.apps.iter().map(Name::as_str)
+    }
+
     pub(crate) fn into_content(self, name: &Name) -> ResourceLimitContent {
         let Self { mut apps, max_permits, rate } = self;
         apps.sort();
@@ -73,7 +84,15 @@ pub(crate) struct ResourceContent {
 }
 
 impl ResourceContent {
-    pub(crate) fn of(content: &ResourceLimitContent) -> Self {
+    /// Returns the content without the applications that the actor does not own.
+    pub(crate) fn of(content: &ResourceLimitContent, actor: &Actor) -> Self {
+        let mut own = Self::whole(content);
+        own.apps.retain(|app| actor.owns([app]));
+        own
+    }
+
+    /// Returns the content with all applications.
+    pub(crate) fn whole(content: &ResourceLimitContent) -> Self {
         let ResourceLimitContent { name, apps, max_permits, rate } = content.clone();
         Self { name, apps, max_permits, rate }
     }
@@ -94,9 +113,10 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    pub(crate) fn of(limit: &ResourceLimit) -> Self {
+    /// Returns the limit without the applications that the actor does not own.
+    pub(crate) fn of(limit: &ResourceLimit, actor: &Actor) -> Self {
         Self {
-            content: ResourceContent::of(&limit.content),
+            content: ResourceContent::of(&limit.content, actor),
             created_by: limit.created_by.clone(),
             updated_by: limit.updated_by.clone(),
             created_at: Date(limit.created_at),

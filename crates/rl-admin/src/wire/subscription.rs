@@ -66,6 +66,11 @@ pub(crate) struct SubscriptionInput {
 }
 
 impl SubscriptionInput {
+    /// Returns the id of the consumer.
+    pub(crate) fn consumer(&self) -> &str {
+        self.consumer_id.as_str()
+    }
+
     pub(crate) fn into_content(self) -> SubscriptionContent {
         SubscriptionContent {
             consumer_id: self.consumer_id.into(),

@@ -34,17 +34,23 @@ impl<'a> AuditLog<'a> {
     /// Returns an error if the database fails.
     pub async fn entries(self, query: &AuditQuery) -> Result<Vec<AuditEntry>, DatabaseError> {
         let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
-        match &query.consumer {
-            Some(consumer) => sql.push(
-                " kind IN ('record', 'subscription', 'consumer', 'reset', 'reason', 'refusal') \
-                 AND owner = ?",
-                [without_nul(consumer).into()],
+        match query.consumer.is_some() || query.consumers.is_some() {
+            true => sql.push(
+                " kind IN ('record', 'subscription', 'consumer', 'reset', 'reason', 'refusal')",
+                [],
             ),
-            None => sql.push(
+            false => sql.push(
                 " kind IN ('record', 'subject_record', 'tier', 'resource', 'subscription', 'consumer', \
                  'key', 'reset', 'subject_reset', 'reason', 'refusal')",
                 [],
             ),
+        }
+        if let Some(consumer) = &query.consumer {
+            sql.push(" AND owner = ?", [without_nul(consumer).into()]);
+        }
+        if let Some(consumers) = &query.consumers {
+            sql.push(" AND owner", []);
+            sql.push_list(consumers);
         }
         if let Some(before) = query.before {
             sql.push(" AND \"change\" < ?", [before.into()]);

@@ -32,6 +32,8 @@ pub struct ConsumerQuery {
     pub search: Option<String>,
     /// Selects the members of the tier with this name.
     pub tier: Option<String>,
+    /// Selects these consumers.
+    pub consumers: Option<Vec<String>>,
     /// Selects the ids after this one. Pass [`ConsumerPage::next`] of the previous page.
     pub after: Option<String>,
     /// Selects the ids before this one, nearest first. Pass [`ConsumerPage::previous`] of the next
@@ -44,7 +46,7 @@ pub struct ConsumerQuery {
 impl Default for ConsumerQuery {
     /// Returns a query for the first 50 consumers.
     fn default() -> Self {
-        Self { search: None, tier: None, after: None, before: None, limit: 50 }
+        Self { search: None, tier: None, consumers: None, after: None, before: None, limit: 50 }
     }
 }
 
@@ -93,6 +95,10 @@ fn push_conditions(sql: &mut Sql, query: &ConsumerQuery, database: &Database) {
         let members = " AND subject_id IN (SELECT id FROM rl_tier_members \
              WHERE realm = 'consumer' AND tier = ?)";
         sql.push(members, [without_nul(tier).into()]);
+    }
+    if let Some(consumers) = &query.consumers {
+        sql.push(" AND subject_id", []);
+        sql.push_list(consumers);
     }
 }
 
@@ -170,7 +176,7 @@ async fn summaries(
          FROM rl_records WHERE realm = 'consumer' AND subject_id",
         [at.into(), at.into()],
     );
-    counts.push_list(ids.iter().map(String::as_str));
+    counts.push_list(&ids);
     counts.push(" GROUP BY subject_id", []);
     for row in counts.on(&database.reads).await? {
         let id = text(&row, "id")?;
@@ -180,7 +186,7 @@ async fn summaries(
     }
     let mut tiers =
         Sql::new("SELECT id, tier FROM rl_tier_members WHERE realm = 'consumer' AND id");
-    tiers.push_list(ids.iter().map(String::as_str));
+    tiers.push_list(&ids);
     for row in tiers.on(&database.reads).await? {
         let id = text(&row, "id")?;
         let Ok(index) = ids.binary_search(&id) else { continue };

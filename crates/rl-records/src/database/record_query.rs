@@ -37,6 +37,8 @@ pub struct RecordQuery {
     /// Selects the records whose subject id contains this text, regardless of the case of ASCII
     /// letters.
     pub search: Option<String>,
+    /// Selects the records of these consumers.
+    pub consumers: Option<Vec<String>>,
     /// Selects the records that are active at this time.
     pub active_at: Option<Timestamp>,
     /// Selects the records after this cursor. Pass [`RecordPage::next`] of the previous page.
@@ -53,6 +55,7 @@ impl Default for RecordQuery {
             subject: None,
             rule: None,
             search: None,
+            consumers: None,
             active_at: None,
             after: None,
             limit: 50,
@@ -146,6 +149,10 @@ impl RecordQuery {
         }
         if let Some(search) = &self.search {
             sql.push_search(search, dialect);
+        }
+        if let Some(consumers) = &self.consumers {
+            sql.push(" AND realm = 'consumer' AND subject_id", []);
+            sql.push_list(consumers);
         }
         if let Some(at) = self.active_at {
             let at = micros(at);

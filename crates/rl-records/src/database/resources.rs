@@ -63,28 +63,33 @@ impl<'a> Resources<'a> {
         table::list_named(&self.database.reads, after, limit).await
     }
 
-    /// Lists limits like [`list`](Self::list), but only the limits whose `apps` contain `app`.
+    /// Lists limits like [`list`](Self::list), but only the limits whose `apps` contain one of
+    /// these.
     ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
-    pub async fn list_for_application(
+    pub async fn list_for_applications(
         self,
-        app: &str,
+        apps: &[String],
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<ResourceLimit>, DatabaseError> {
-        // PostgreSQL rejects NUL in text, and a line feed would match across the lines of `apps`. A
-        // name with one of them is replaced by a name that no resource lists, because stored names
-        // contain no control character.
-        let app = app.replace(['\0', '\n'], "\u{1}");
-        let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
-        // `apps` contains one name on each line. If removing the line of `app` changes the text,
-        // the resource lists `app`. Unlike LIKE, this comparison is exact on all databases.
-        sql.push(
-            " replace('\n' || apps || '\n', ?, '') <> '\n' || apps || '\n' AND",
-            [format!("\n{app}\n").into()],
-        );
+        let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE (1 = 0");
+        for app in apps {
+            // PostgreSQL rejects NUL in text, and a line feed would match across the lines of
+            // `apps`. A name with one of them is replaced by a name that no resource lists, because
+            // stored names contain no control character.
+            let app = app.replace(['\0', '\n'], "\u{1}");
+            // `apps` contains one name on each line. If removing the line of `app` changes the
+            // text, the resource lists `app`. Unlike LIKE, this comparison is exact on all
+            // databases.
+            sql.push(
+                " OR replace('\n' || apps || '\n', ?, '') <> '\n' || apps || '\n'",
+                [format!("\n{app}\n").into()],
+            );
+        }
+        sql.push(") AND", []);
         table::push_page(&mut sql, after, limit);
         sql.on(&self.database.reads).await?.iter().map(ResourceLimit::from_row).collect()
     }

@@ -88,10 +88,10 @@ impl Sql {
     }
 
     /// Adds ` IN (…)`. If `values` is empty, the condition is never true.
-    pub(super) fn push_list<'a>(&mut self, values: impl IntoIterator<Item = &'a str>) {
+    pub(super) fn push_list(&mut self, values: impl IntoIterator<Item = impl AsRef<str>>) {
         self.push(" IN (NULL", []);
         for value in values {
-            self.push(", ?", [value.into()]);
+            self.push(", ?", [without_nul(value.as_ref()).into()]);
         }
         self.push(")", []);
     }

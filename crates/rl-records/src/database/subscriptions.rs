@@ -22,6 +22,8 @@ use crate::tier::Tier;
 pub struct SubscriptionQuery {
     /// Selects the subscriptions of this consumer.
     pub consumer: Option<String>,
+    /// Selects the subscriptions of these consumers.
+    pub consumers: Option<Vec<String>>,
     /// Selects the subscriptions to this tier.
     pub tier: Option<String>,
     /// Selects the subscriptions with this status.
@@ -35,7 +37,7 @@ pub struct SubscriptionQuery {
 impl Default for SubscriptionQuery {
     /// Returns a query for the first 50 subscriptions.
     fn default() -> Self {
-        Self { consumer: None, tier: None, status: None, after: None, limit: 50 }
+        Self { consumer: None, consumers: None, tier: None, status: None, after: None, limit: 50 }
     }
 }
 
@@ -145,6 +147,10 @@ impl<'a> Subscriptions<'a> {
             if let Some(value) = value {
                 sql.push(condition, [without_nul(value).into()]);
             }
+        }
+        if let Some(consumers) = &query.consumers {
+            sql.push(" AND consumer_id", []);
+            sql.push_list(consumers);
         }
         if let Some(status) = query.status {
             sql.push(" AND status = ?", [status.as_str().into()]);

@@ -9,7 +9,7 @@ use super::kind::Kind;
 use super::row::{limits, number, text};
 use super::statement::{Bound, Sql, without_nul};
 use super::subscription_table;
-use super::table::{self, METADATA, NamedContent};
+use super::table::{self, METADATA, NamedContent, Object};
 use super::tier_members;
 use super::transaction::Transaction;
 use crate::author::Author;
@@ -17,6 +17,7 @@ use crate::effect::Effect;
 use crate::error::{ChangeError, DatabaseError, InvalidField};
 use crate::history::{Change, HistoryQuery};
 use crate::revision::{Expected, Revisioned};
+use crate::subscription::SubscriptionStatus;
 use crate::tier::{Tier, TierContent, TierMember, TierUses, member_key};
 
 /// The tiers of a database, and the members of each.
@@ -96,6 +97,37 @@ impl<'a> Tiers<'a> {
         let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
         let count = |column| Ok(number(row, column)?.unsigned_abs());
         Ok(TierUses { members: count("members")?, subscriptions: count("subscriptions")? })
+    }
+
+    /// Lists tiers like [`list`](Self::list), but only the tiers that one of these consumers is in,
+    /// or has a subscription to that is not cancelled. With `name`, only the tier of this name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn list_for_consumers(
+        self,
+        consumers: &[String],
+        name: Option<&str>,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Tier>, DatabaseError> {
+        let mut sql = Sql::new(
+            "SELECT * FROM rl_tiers WHERE (name IN \
+             (SELECT tier FROM rl_tier_members WHERE realm = 'consumer' AND id",
+        );
+        sql.push_list(consumers);
+        sql.push(
+            ") OR name IN (SELECT tier FROM rl_subscriptions WHERE status <> ? AND consumer_id",
+            [SubscriptionStatus::Cancelled.as_str().into()],
+        );
+        sql.push_list(consumers);
+        sql.push(")) AND", []);
+        if let Some(name) = name {
+            sql.push(" name = ? AND", [without_nul(name).into()]);
+        }
+        table::push_page(&mut sql, after, limit);
+        sql.on(&self.database.reads).await?.iter().map(Tier::from_row).collect()
     }
 
     /// Replaces the limits of a tier. They apply to the next request of every member, and of every
