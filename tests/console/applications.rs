@@ -33,7 +33,7 @@ impl Objects {
     }
 
     fn none() -> Self {
-        Self { app: "missing", record: "00000000-0000-4000-8000-000000000000".to_owned() }
+        Self { app: "absent", record: "00000000-0000-4000-8000-000000000000".to_owned() }
     }
 
     fn fill(&self, text: &str) -> String {
@@ -42,10 +42,21 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 24] = [
+const PAGES: [(&str, u16, u16); 36] = [
     ("", 200, 200),
     ("/", 200, 200),
-    ("?search={APP}", 200, 200),
+    ("?text={APP}", 200, 200),
+    ("/now", 200, 200),
+    ("/consumers", 200, 200),
+    ("/consumers?search={APP}", 200, 200),
+    ("/subject?realm=consumer&id={APP}", 200, 404),
+    ("/subject?realm=user&id={APP}", 404, 404),
+    ("/explain?id={APP}", 200, 404),
+    ("/raise?id={APP}", 200, 404),
+    ("/block?id={APP}", 200, 404),
+    ("/rules", 404, 404),
+    ("/resources?app={APP}", 404, 404),
+    ("/blocks", 404, 404),
     ("/consumer?id={APP}", 200, 404),
     ("/consumer?id={APP}&id=shop", 200, 404),
     ("/consumer?id=shop&consumer_id={APP}", 200, 404),
@@ -103,7 +114,7 @@ async fn pages_for_an_application_show_its_objects_and_no_others() {
             }
         }
     }
-    for page in ["", "/tiers", "/changes", "/last-hour", "/consumer?id=shop"] {
+    for page in ["", "/consumers", "/tiers", "/changes", "/last-hour", "/consumer?id=shop"] {
         let seen = visitor.get(&format!("/console{page}")).await.body;
         assert!(seen.contains("shop"), "{page}: {seen}");
         assert!(!seen.contains("/tier/edit"), "{page}: {seen}");
@@ -111,6 +122,10 @@ async fn pages_for_an_application_show_its_objects_and_no_others() {
         assert!(page.contains("shop") || all.contains("wallet"), "{page}: {all}");
     }
 }
+
+/// The path and the fields of a form, with the status for the objects of the visitor, and for those
+/// of others.
+type Form<'a> = (&'a str, Vec<(&'a str, &'a str)>, u16, u16);
 
 #[tokio::test]
 async fn forms_for_an_application_change_its_objects_and_no_others() {
@@ -120,7 +135,7 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
     let visitor = house.log_in(OWNER_OF_SHOP).await;
     let dates = [("from_date", "2026-02-01T12:00:00"), ("to_date", "2099-02-01T12:59:59")];
     let [from, to] = dates;
-    let forms: [(&str, Vec<(&str, &str)>, u16, u16); 10] = [
+    let forms: [Form<'_>; 10] = [
         ("/record/new", vec![("consumer_id", "{APP}"), ("limits", "5/minute"), from, to], 303, 403),
         (
             "/record/edit",
@@ -137,8 +152,11 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
         ),
         ("/record/delete", vec![("record", "{RECORD}"), ("revision", "2")], 303, 404),
         ("/consumer/tier", vec![("id", "{APP}"), ("tier", ""), ("revision", "0")], 409, 404),
-        ("/consumer/reset", vec![("id", "{APP}")], 303, 404),
-        ("/consumer/reset", vec![("id", "{APP}"), ("id", "shop")], 303, 404),
+        ("/reset", vec![("id", "{APP}")], 303, 404),
+        ("/reset", vec![("id", "{APP}"), ("id", "shop")], 303, 404),
+        ("/raise", vec![("id", "{APP}"), ("factor", "2"), ("hours", "1")], 303, 404),
+        ("/block", vec![("id", "{APP}"), ("reason", "abuse"), ("end", "day")], 303, 404),
+        ("/unblock", vec![("id", "{APP}")], 303, 404),
         ("/tier/new", vec![("name", "new"), ("limits", "1/second")], 403, 403),
         ("/tier/edit", vec![("name", "{APP}-tier"), ("revision", "1")], 403, 403),
         ("/tier/delete", vec![("name", "{APP}-tier"), ("revision", "1")], 403, 403),

@@ -139,9 +139,9 @@ impl Objects {
     /// Returns names of objects that do not exist.
     fn none() -> Self {
         let id = |last: char| format!("00000000-0000-4000-8000-00000000000{last}");
-        let name = |kind: &str| format!("missing-{kind}");
+        let name = |kind: &str| format!("absent-{kind}");
         Self {
-            app: "missing".to_owned(),
+            app: "absent".to_owned(),
             tier: name("tier"),
             resource: name("resource"),
             record: id('1'),

@@ -1,7 +1,7 @@
 //! The pages that a visitor of some applications may open.
 //!
-//! The guard asks before each page. A page that is not named here does not exist for such a visitor,
-//! and neither does an object of other applications.
+//! The guard calls [`check`] before each page. A page that is not listed here does not exist for
+//! such a visitor, and neither does an object of other applications.
 
 use axum::http::StatusCode;
 use rl_records::RecordId;

@@ -108,8 +108,8 @@ impl<'a> ScopedRequest<'a> {
     }
 }
 
-/// Returns whether there is a record with this id that the actor may see. A deleted record is judged
-/// by its history.
+/// Returns whether there is a record with this id that the actor may see. A deleted record is
+/// judged by its history.
 pub(crate) async fn sees_record(
     context: &Context,
     actor: &Actor,
