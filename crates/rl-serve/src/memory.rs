@@ -9,7 +9,7 @@ use crate::shares::Share;
 const STREAM: usize = 16 * 1024;
 /// The bytes by which a connection takes its memory from the share of its peer. It keeps them from
 /// request to request, so that most requests do not lock the state of all peers.
-const CHUNK: usize = 16 * 1024;
+const CHUNK: usize = 32 * 1024;
 
 /// The memory that the requests of a connection take from the share of their peer.
 #[derive(Debug)]
