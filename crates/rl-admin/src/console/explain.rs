@@ -13,6 +13,7 @@ use super::site::Site;
 use super::visitor::Visitor;
 use super::{subject, text};
 use crate::access::Role;
+use crate::read::{ExplainQuery, Query};
 use crate::routes::{Explanation, RuleExplanation, explain};
 use crate::subject_rules::name_of;
 
@@ -30,7 +31,11 @@ pub(super) async fn show(
     let asked = ["method", "path", "host"].map(|name| (name, query.get(name)));
     let asked: Vec<_> = asked.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     let asked = serde_urlencoded::to_string(asked).unwrap_or_default();
-    let asked = serde_urlencoded::from_str(&asked).map_err(|_| Failure::no_page())?;
+    let mut asked: ExplainQuery =
+        serde_urlencoded::from_str(&asked).map_err(|_| Failure::no_page())?;
+    if let Some(applications) = visitor.actor.applications() {
+        asked.restrict(applications)?;
+    }
     let explained = explain(&site.context, subject.clone(), asked).await;
     let name = name_of(&subject);
     let main = html! {

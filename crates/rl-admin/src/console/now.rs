@@ -205,8 +205,10 @@ async fn board(
     let rows = subjects.iter().zip(&uses);
     html! {
         div #board data-source=(site.link("/now", &filter.query())) {
-            (figures)
-            (sources)
+            @if visitor.actor.applications().is_none() {
+                (figures)
+                (sources)
+            }
             @if subjects.is_empty() {
                 p.empty.quiet-now {
                     @if total > 0 { "No subject that was denied in the last minute fits the filter." }

@@ -25,7 +25,7 @@ pub(crate) use path::{
     ResourceName, SubscriptionIdParam, TierName, period_of,
 };
 pub(crate) use query::{
-    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchLimits,
+    FewChanges, FewNames, History, Names, Query, QueryParams, RuleQuery, Search, SearchLimits,
     SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
 };
 pub(crate) use scope::sees_record;
