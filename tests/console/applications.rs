@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 36] = [
+const PAGES: [(&str, u16, u16); 35] = [
     ("", 200, 200),
     ("/", 200, 200),
     ("?text={APP}", 200, 200),
@@ -135,7 +135,7 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
     let visitor = house.log_in(OWNER_OF_SHOP).await;
     let dates = [("from_date", "2026-02-01T12:00:00"), ("to_date", "2099-02-01T12:59:59")];
     let [from, to] = dates;
-    let forms: [Form<'_>; 10] = [
+    let forms: [Form<'_>; 13] = [
         ("/record/new", vec![("consumer_id", "{APP}"), ("limits", "5/minute"), from, to], 303, 403),
         (
             "/record/edit",
