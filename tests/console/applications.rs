@@ -49,7 +49,7 @@ const PAGES: [(&str, u16, u16); 35] = [
     ("/now", 200, 200),
     ("/consumers", 200, 200),
     ("/consumers?search={APP}", 200, 200),
-    ("/subject?realm=consumer&id={APP}", 200, 404),
+    ("/subject?realm=consumer&id={APP}", 303, 404),
     ("/subject?realm=user&id={APP}", 404, 404),
     ("/explain?id={APP}", 200, 404),
     ("/raise?id={APP}", 200, 404),
@@ -180,5 +180,5 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
         assert_eq!(answer.status, *expected, "{path} {fields:?}: {}", answer.body);
     }
     let changes = house.records.history(&HistoryQuery::default()).await.unwrap();
-    assert!(changes.iter().filter(|change| change.by == "owner").count() == 3, "{changes:?}");
+    assert!(changes.iter().filter(|change| change.by == "owner").count() == 6, "{changes:?}");
 }
