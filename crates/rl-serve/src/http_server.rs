@@ -115,7 +115,9 @@ impl<S: HttpService> HttpServer<S> {
 
     /// Sets the bytes that the requests of peers share: the head, the body as it arrives, and the
     /// response, until it is sent; and 16 KiB for each of the highest number of concurrent requests of
-    /// a connection, until it ends. Each header line counts twice its length, and 128 bytes.
+    /// a connection, until it ends. Each header line counts twice its length, and 128 bytes. A
+    /// connection takes these bytes in chunks of 32 KiB, and gives back what it does not need when
+    /// none of its requests is in progress.
     ///
     /// A request beyond the share of its peer gets 503, and a body beyond it ends with an error.
     /// Defaults to none: no bound.

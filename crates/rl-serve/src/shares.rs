@@ -104,6 +104,10 @@ impl Share {
     /// Takes more units. Returns whether the peer may hold them.
     #[must_use]
     pub fn grow(&self, amount: usize) -> bool {
+        // A peer without units must not be remembered.
+        if amount == 0 {
+            return true;
+        }
         let Resource { name, capacity, .. } = *self.shares.0;
         let mut state = self.shares.state();
         let held = state.held.get(&self.peer).copied().unwrap_or(0);
@@ -111,8 +115,8 @@ impl Share {
         // If a peer could hold as much as is free, each further one would halve the rest.
         let may_hold = |left: usize| {
             // As if the units were taken one after the other.
-            let (held, free) = ((held + amount).saturating_sub(1) as u128, left as u128 + 1);
-            amount == 0 || held * (capacity as u128) <= free * free
+            let (held, free) = ((held + amount - 1) as u128, left as u128 + 1);
+            held * (capacity as u128) <= free * free
         };
         if left.is_some_and(may_hold) {
             *state.held.entry(self.peer).or_default() += amount;
@@ -214,6 +218,15 @@ mod tests {
         assert_eq!(taken[..4], [1_565, 764, 434, 274]);
         assert_eq!(shares.refused(), 32);
         drop(held);
+        assert!(shares.state().held.is_empty());
+    }
+
+    /// Fault: an address that took no unit, such as that of a connection without a request, was kept
+    /// for ever.
+    #[test]
+    fn a_peer_that_takes_no_unit_is_not_remembered() {
+        let shares = PeerShares::new("units", 8);
+        drop(shares.take(peer("2001:db8::1"), 0).unwrap());
         assert!(shares.state().held.is_empty());
     }
 

@@ -54,7 +54,7 @@ impl Row {
         let limits: Vec<_> = usage.limits().map(|status| status.limit().to_string()).collect();
         let used = usage.limits().map(|status| {
             let used = usage::thousandths(status.used(), status.max());
-            // A limit whose rest is less than a thousandth is not used up yet.
+            // A limit with less than a thousandth remaining is not used up yet.
             (used.min(if status.remaining() > 0 { 999 } else { 1_000 }), status.name().to_owned())
         });
         let most_used = used.max_by_key(|(used, _)| *used);

@@ -39,7 +39,7 @@ impl Rejection {
         Self { status, problems: Problems::new(), notice }
     }
 
-    /// Returns the page of a form whose author asked for the effect of saving it.
+    /// Returns the form again, with the effect that saving it would have.
     pub(super) fn preview(effect: &Markup) -> Self {
         let notice = html! {
             div.conflict role="status" tabindex="-1" {

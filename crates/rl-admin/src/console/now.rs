@@ -294,7 +294,7 @@ fn store(context: &Context, shared: &Shared) -> (&'static str, String, &'static 
     }
 }
 
-/// Describes whose counts the page contains.
+/// Describes the instances that the counts of the page include.
 fn sources(site: &Site, overview: &InstancesReport) -> Markup {
     let is_stand_alone = site.context.is_stand_alone;
     let instances = overview.instances - usize::from(is_stand_alone);

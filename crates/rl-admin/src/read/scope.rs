@@ -126,7 +126,7 @@ pub(crate) async fn sees_record(
     Ok(content.is_some_and(|content| actor.sees(&content.subject())))
 }
 
-/// Returns the actor of a request, whom the middleware has authenticated.
+/// Returns the authenticated actor of a request.
 pub(super) fn actor_of(parts: &Parts) -> Result<&Actor, ApiError> {
     parts.extensions.get::<Actor>().ok_or_else(ApiError::unauthenticated)
 }
