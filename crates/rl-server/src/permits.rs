@@ -82,8 +82,8 @@ impl PermitTable {
         Self { table: Arc::new(Table { entries, expiry_changed, unsettled }), shares }
     }
 
-    /// Takes the place of one permit, unless this caller holds as many as are free. It is taken
-    /// before the decision, so that a caller without one charges nothing.
+    /// Takes the place of one permit, unless the caller holds its share. It is taken before the
+    /// decision, so that a caller without a place charges nothing.
     #[must_use]
     pub(crate) fn place(&self, caller: Option<IpAddr>) -> Option<Share> {
         self.shares.take(caller, 1)

@@ -182,13 +182,18 @@ pub(super) async fn list(
                     tr {
                         th scope="row" {
                             @if !is_of_consumer { (subject.realm().as_str()) " " }
+                            @if let Some(rule) = &block.content.rule { "under " (rule) " " }
                             a.id.whole href=(subject::link(&site, "/subject", &subject, &[])) title=(id) { (id) }
                         }
                         td data-label="End" { (end(block)) }
                         td data-label="Reason" { (reason.as_deref().unwrap_or("–")) }
                         td data-label="By" { (block.updated_by) ", " time { (text::time(block.updated_at)) } }
                         td.number {
-                            @if is_of_consumer && visitor.actor.has(Role::CanDeleteRateLimits) {
+                            // The button lifts the blocks of a consumer under every rule.
+                            @if is_of_consumer
+                                && block.content.rule.is_none()
+                                && visitor.actor.has(Role::CanDeleteRateLimits)
+                            {
                                 (unblock_form(&site, &visitor, id))
                             }
                         }
