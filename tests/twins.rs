@@ -645,3 +645,32 @@ fn no_decision_precedes_a_release() {
     let policies = [places(), places(), places()];
     drive(1, (Just(1_600_000_000_000_000), Just(policies), Just(steps)));
 }
+
+/// Fault: the Lua twin moved the end of an unused sliding window counter whenever another policy
+/// was charged. The state never expired, so the subject reached the bound of other states on Redis.
+#[test]
+fn a_counter_of_another_policy_expires_although_its_subject_is_charged() {
+    let policy =
+        |limits: &[String]| Policy::new(limits.iter().map(|l| l.parse::<Limit>().unwrap()));
+    let sixteen: Vec<_> = (1..=16).map(|hours| format!("9/{hours}hours")).collect();
+    let policies = [
+        policy(&["9/minute:sliding-window-counter".to_owned()]).unwrap(),
+        policy(&sixteen).unwrap(),
+        policy(&["9/30days".to_owned()]).unwrap(),
+    ];
+    let charge = |seconds: i64, policy| Step {
+        advance: Advance::By(seconds * 1_000_000),
+        policy,
+        operation: Operation::Decide(Mode::Check, 1),
+    };
+    // The counter expires at the second minute, so the sixteen windows alone count then.
+    let expires = vec![charge(0, 0), charge(61, 1), charge(60, 2)];
+    // A refund leaves no unit that counts.
+    let refund = Operation::Refund(0, 1, RefundOf::All);
+    let refund = Step { advance: Advance::By(60_000_000), policy: 0, operation: refund };
+    let refunded = vec![charge(0, 0), refund, charge(0, 1), charge(0, 2)];
+    const MINUTE: u64 = 1_600_000_020_000_000;
+    for steps in [expires, refunded] {
+        drive(1, (Just(MINUTE), Just(policies.clone()), Just(steps)));
+    }
+}

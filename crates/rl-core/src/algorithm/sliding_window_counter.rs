@@ -84,13 +84,18 @@ impl SlidingWindowCounter {
         since + period - u64::try_from(left).unwrap_or(period)
     }
 
-    fn reset(self, windows: Windows, now: Timestamp) -> u64 {
+    /// Returns the time from which no unit counts, or a time in the past if none counts now.
+    fn end(self, windows: Windows) -> u64 {
         let periods = match windows {
             Windows { current: 1.., .. } => 2,
             Windows { previous: 1.., .. } => 1,
             _ => 0,
         };
-        until(windows.since + periods * self.period.get(), now)
+        windows.since + periods * self.period.get()
+    }
+
+    fn reset(self, windows: Windows, now: Timestamp) -> u64 {
+        until(self.end(windows), now)
     }
 }
 
@@ -120,8 +125,9 @@ impl Counting for SlidingWindowCounter {
     }
 
     fn expires(&self, cells: &[u64]) -> Timestamp {
-        let [since] = used_cells(cells).unwrap_or_default();
-        Timestamp::from_micros(since).plus_micros(2 * self.period.get())
+        let [since, current, first, previous] = used_cells(cells).unwrap_or_default();
+        let windows = Windows { since, current, first, previous };
+        Timestamp::from_micros(self.end(windows))
     }
 
     fn outcome(&self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {

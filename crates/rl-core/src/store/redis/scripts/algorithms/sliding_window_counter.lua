@@ -32,7 +32,7 @@ if first_i > 2 * period_i then is_ours = false end
 --@ advance
 if first_i > 0 then
   local age = last % period_i + gone
-  if age >= 2 * period_i then
+  if age >= 2 * period_i or age >= period_i and current_i == 0 then
     first_i, current_i, previous_i = 0, 0, 0
   elseif age >= period_i then
     first_i = first_i > period_i and first_i - period_i or 1
@@ -68,4 +68,11 @@ if first_i > 0 and when >= begin - period_i + first_i - 1 then
 end
 
 --@ lasts
-lasts = first_i > 0 and 2 * period_i - now % period_i or 0
+-- An unused state lasts 0 µs. `advance` moves the units of a window to the previous one, so the end
+-- follows from the window that has units.
+lasts = 0
+if current_i > 0 then
+  lasts = 2 * period_i - now % period_i
+elseif previous_i > 0 then
+  lasts = period_i - now % period_i
+end
