@@ -4,6 +4,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::request::Parts;
 use rl_core::client_ip::ClientIp;
+use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{RateLimiter, Realm};
 use rl_records::Records;
@@ -65,6 +66,7 @@ impl Admin {
             clock: Arc::new(SystemClock),
             attempts: FailedAttempts::default(),
             webhooks: None,
+            rules_file: None,
         }
     }
 
@@ -114,6 +116,7 @@ pub struct AdminBuilder {
     clock: Arc<dyn Clock>,
     attempts: FailedAttempts,
     webhooks: Option<Webhooks>,
+    rules_file: Option<RulesFile>,
 }
 
 impl AdminBuilder {
@@ -195,6 +198,15 @@ impl AdminBuilder {
         self
     }
 
+    /// Lets actors manage rules in the database, which apply beside those of `file`. By default the
+    /// rules of the service cannot be changed here.
+    ///
+    /// A [`RuleFollower`](rl_records::RuleFollower) in each instance of the service applies them.
+    pub fn rules_file(mut self, file: &RulesFile) -> Self {
+        self.rules_file = Some(file.clone());
+        self
+    }
+
     /// Sets the clock. Defaults to the clock of the system.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -226,6 +238,7 @@ impl AdminBuilder {
             outages,
             last_hour,
             instances,
+            rules_file: self.rules_file,
         };
         Admin { context: Arc::new(context) }
     }

@@ -4,7 +4,7 @@
 //! who may read it.
 
 use rl_core::{Realm, Subject};
-use rl_records::{Record, Refusal, Subscription};
+use rl_records::{Record, Refusal, RuleContent, RuleDefinition, Subscription};
 
 use crate::access::{Actor, Role};
 use crate::context::Context;
@@ -37,6 +37,16 @@ pub(crate) fn record_changed(actor: &Actor, action: &str, record: &Record) {
 pub(crate) fn tier_changed(actor: &Actor, action: &str, tier: &str, revision: i64) {
     let actor = actor.name();
     tracing::info!(target: "rl_admin::audit", actor, action, tier, revision, "tier changed");
+}
+
+/// Logs that a rule was changed.
+pub(crate) fn rule_changed(actor: &Actor, action: &str, rule: &RuleDefinition) {
+    let actor = actor.name();
+    let RuleDefinition { content: RuleContent { name, is_shadow, .. }, revision, .. } = rule;
+    tracing::info!(
+        target: "rl_admin::audit", actor, action, rule = name, in_shadow = is_shadow, revision,
+        "rule changed"
+    );
 }
 
 /// Logs that a subscription was created or changed.

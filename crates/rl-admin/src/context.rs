@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use axum::http::{header, request::Parts};
 use rl_core::client_ip::ClientIp;
+use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, Timestamp};
 use rl_core::{Decision, Origin, RateLimiter, Realm, Subject};
 use rl_records::Records;
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) outages: Arc<OutageLog>,
     pub(crate) last_hour: Arc<LastHour>,
     pub(crate) instances: Arc<Instances>,
+    // The file beside whose rules those of the database apply.
+    pub(crate) rules_file: Option<RulesFile>,
 }
 
 impl Context {

@@ -77,6 +77,7 @@ mod context;
 mod audit;
 
 mod shadow;
+mod stored_rules;
 mod subject_rules;
 
 mod read;

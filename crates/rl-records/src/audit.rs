@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use crate::history::HistoryValue;
 use crate::record::RecordContent;
 use crate::resource::ResourceLimitContent;
+use crate::rule::RuleContent;
 use crate::subscription::SubscriptionContent;
 use crate::tier::TierContent;
 
@@ -53,6 +54,15 @@ pub enum AuditEvent {
         before: Option<ResourceLimitContent>,
         /// The content after the change; `None` if the limit was deleted.
         after: Option<ResourceLimitContent>,
+    },
+    /// A rule was created, changed or deleted.
+    Rule {
+        /// The name of the rule.
+        name: String,
+        /// The content before the change; `None` if the rule was created.
+        before: Option<RuleContent>,
+        /// The content after the change; `None` if the rule was deleted.
+        after: Option<RuleContent>,
     },
     /// A subscription was created, or its status or its dates were changed.
     Subscription {

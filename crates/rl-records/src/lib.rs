@@ -60,6 +60,9 @@
 //! A [subscription](Subscriptions) gives a consumer the limits of a tier as a record, with dates and
 //! a [status](SubscriptionStatus). Its record is added to the other records of the consumer.
 //!
+//! [Rules](StoredRules) are stored too, in the form of a rule file. A [`RuleFollower`] applies them
+//! to the limiters of a file.
+//!
 //! # When a change takes effect
 //!
 //! * In the process that made the change: with the next request.
@@ -109,6 +112,7 @@ mod revision;
 
 mod record;
 mod resource;
+mod rule;
 mod subscription;
 mod tier;
 
@@ -124,7 +128,7 @@ pub use author::Author;
 pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
     AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
-    Records, RecordsOptions, Resources, SubscriptionQuery, Subscriptions, Tiers,
+    Records, RecordsOptions, Resources, StoredRules, SubscriptionQuery, Subscriptions, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
@@ -133,6 +137,7 @@ pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
-pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats};
+pub use rule::{RuleContent, RuleDefinition};
+pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats, RuleFollower};
 pub use subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
 pub use tier::{Tier, TierContent, TierMember, TierUses};

@@ -9,11 +9,13 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use rl_admin::AdminBuilder;
 use rl_admin::settings::AdminSettings;
 use rl_admin::webhook::Webhooks;
 use rl_core::RateLimiter;
 use rl_core::client_ip::ClientIp;
-use rl_records::{DatabaseError, RecordSourceBuilder, Records};
+use rl_core::rules::RulesFile;
+use rl_records::{DatabaseError, RecordSourceBuilder, Records, RuleFollower};
 use rl_serve::{HttpServer, Shutdown};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -32,6 +34,10 @@ pub(crate) struct Management {
     pub(crate) limits: RecordLimits,
     pub(crate) webhooks: Option<Webhooks>,
     pub(crate) limiter: RateLimiter,
+    /// The rule file, beside whose rules those of the database apply.
+    pub(crate) rules_file: Option<RulesFile>,
+    /// Applies the rules of the database.
+    pub(crate) rule_follower: OnceLock<RuleFollower>,
 }
 
 impl Management {
@@ -46,6 +52,9 @@ impl Management {
         let source = settings.source(&records).deadline(self.settings.deadline / 2);
         let source = self.webhooks.iter().cloned().fold(source, RecordSourceBuilder::observer);
         self.limits.set(source.start());
+        if let Some(file) = &self.rules_file {
+            self.rule_follower.get_or_init(|| RuleFollower::start(&records, file));
+        }
         Ok(records)
     }
 
@@ -74,7 +83,10 @@ impl Management {
             if let Some((settings, address)) = settings.zip(address) {
                 let client_ip = ClientIp::with_proxies(self.settings.proxies.clone());
                 let admin = settings.admin(records, self.limiter.clone(), self.webhooks.clone());
-                let admin = admin.client_ip(client_ip).realm(descriptor_realm()).build();
+                let admin = admin.client_ip(client_ip).realm(descriptor_realm());
+                // Without a database of records, rules would be lost with the process.
+                let file = self.rules_file.iter().filter(|_| self.settings.records.is_some());
+                let admin = file.fold(admin, AdminBuilder::rules_file).build();
                 let _ = management.set(settings.router(admin, address));
             }
         };

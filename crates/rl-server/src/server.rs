@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rl_admin::settings::AdminSettings;
@@ -104,7 +105,7 @@ impl Server {
     }
 
     async fn start_with(loaded: LoadedRules) -> Result<Self, StartError> {
-        let LoadedRules { rules, settings, records, files } = loaded;
+        let LoadedRules { rules, file, settings, records, files } = loaded;
         let tls = settings.tls.clone().map(Tls::from_files).transpose();
         let tls = tls.map_err(|error| StartError(format!("server: tls: {error}")))?;
         // The addresses are checked before the store, so that an error shows at once.
@@ -171,7 +172,9 @@ impl Server {
         let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
-            let management = Management { settings, limits, webhooks, limiter };
+            let (rules_file, rule_follower) = (file, OnceLock::new());
+            let management =
+                Management { settings, limits, webhooks, limiter, rules_file, rule_follower };
             Some(start_management(management, admin, tls, of_admin, &shutdown).await?)
         } else {
             None

@@ -179,13 +179,27 @@ enum Setting {
     Parts(IgnoredAny),
 }
 
-/// Checks that the server can carry out the settings of each rule.
+/// Checks that the server can carry out the settings of each rule of a file.
 ///
 /// # Errors
 ///
 /// Returns the first setting that needs the request itself.
 pub(crate) fn check_rule_settings(path: &Path, text: &str) -> Result<(), String> {
     let RulesText { rules } = read_as(path, text)?;
+    check_settings(rules)
+}
+
+/// Checks that the server can carry out the settings of a rule of the database.
+///
+/// # Errors
+///
+/// Returns the first setting that needs the request itself.
+pub(crate) fn check_stored_rule(name: &str, definition: &str) -> Result<(), String> {
+    let rule = read_as(Path::new("definition.yaml"), definition)?;
+    check_settings([(name.to_owned(), rule)])
+}
+
+fn check_settings(rules: impl IntoIterator<Item = (String, RuleText)>) -> Result<(), String> {
     for (name, rule) in rules {
         let is_rejecting = |over: &Setting| matches!(over, Setting::Text(word) if word == "reject");
         if rule.over.as_ref().is_some_and(|over| !is_rejecting(over)) {

@@ -11,7 +11,7 @@ use crate::domains::{
     GatewayFiles, GatewaySource, compile, read_sections, read_text, to_rule_file,
 };
 use crate::records::RecordLimits;
-use crate::settings::{Settings, SettingsText, check_rule_settings};
+use crate::settings::{Settings, SettingsText, check_rule_settings, check_stored_rule};
 
 /// The files from which a [`Server`](crate::Server) has its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Source {
 /// The rules of a server, and its settings.
 pub(crate) struct LoadedRules {
     pub(crate) rules: RuleSource,
+    /// The rule file, beside whose rules those of the database apply.
+    pub(crate) file: Option<RulesFile>,
     pub(crate) settings: Settings,
     /// The limits of rules with `limits: records`.
     pub(crate) records: RecordLimits,
@@ -72,13 +74,14 @@ impl Source {
             Self::RuleFile(path) => {
                 let (file, mut settings, records) = watch(path)?;
                 settings.store = file.store().map(str::to_owned);
-                Ok(LoadedRules { rules: file.into(), settings, records, files: None })
+                let rules = (&file).into();
+                Ok(LoadedRules { rules, file: Some(file), settings, records, files: None })
             }
             Self::Gateway(source) => {
                 let files = GatewayFiles::watch(source.clone())?;
                 let (rules, settings) = (files.rules().into(), Settings::default());
                 let records = RecordLimits::default();
-                Ok(LoadedRules { rules, settings, records, files: Some(files) })
+                Ok(LoadedRules { rules, file: None, settings, records, files: Some(files) })
             }
         }
     }
@@ -117,7 +120,8 @@ fn watch(path: &Path) -> Result<(RulesFile, Settings, RecordLimits), String> {
         }
         read_sections(path, text, rules, of_domains.as_ref())
     };
-    let mut file = RulesFile::builder(path).sections(sections);
+    let mut file =
+        RulesFile::builder(path).sections(sections).check_stored_rules(check_stored_rule);
     if has_records {
         file = file.source("records", records.clone());
     }

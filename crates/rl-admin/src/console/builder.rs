@@ -11,7 +11,7 @@ use super::session::Sessions;
 use super::site::Site;
 use super::{
     assets, block, changes, consumer, consumers, explain, guard, last_hour, login, now, raise,
-    records, resources, rules, store, tiers, usage,
+    records, resources, rule_form, rules, store, templates, tiers, usage,
 };
 use crate::admin::Admin;
 
@@ -53,6 +53,11 @@ impl Console {
             .route(&path("/unblock"), post(block::unblock))
             .route(&path("/consumers"), get(consumers::list))
             .route(&path("/rules"), get(rules::list))
+            .route(&path("/rule/templates"), get(templates::list))
+            .route(&path("/rule/new"), get(rule_form::new).post(rule_form::create))
+            .route(&path("/rule/edit"), get(rule_form::edit).post(rule_form::update))
+            .route(&path("/rule/shadow"), post(rule_form::set_shadow))
+            .route(&path("/rule/delete"), post(rule_form::delete))
             .route(&path("/resources"), get(resources::list))
             .route(&path("/blocks"), get(block::list))
             .route(&path("/login"), get(login::form).post(login::log_in))

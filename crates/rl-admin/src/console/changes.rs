@@ -15,7 +15,7 @@ use super::fields::Fields;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{resources, text, tiers};
+use super::{resources, rules, text, tiers};
 
 /// The number of entries on a page.
 const PAGE: u32 = 50;
@@ -111,6 +111,7 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
         AuditEvent::Resource { name, .. } => html! { "resource " span.id { (name) } },
+        AuditEvent::Rule { name, .. } => html! { "rule " span.id { (name) } },
         // A refused request that names no consumer, or a kind of event that is newer than this
         // page.
         _ => html! { "–" },
@@ -126,6 +127,9 @@ fn what(event: &AuditEvent) -> Markup {
         }
         AuditEvent::Resource { before, after, .. } => {
             resources::describe_change(before.as_ref(), after.as_ref())
+        }
+        AuditEvent::Rule { before, after, .. } => {
+            rules::describe_change(before.as_ref(), after.as_ref())
         }
         AuditEvent::Subscription { before, after, .. } => {
             subscription(before.as_ref(), after.as_ref())

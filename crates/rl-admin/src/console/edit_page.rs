@@ -147,6 +147,11 @@ impl EditPage<'_> {
         self.field("limits", "lines", "Limits", &hint)
     }
 
+    /// Renders a field for several lines of text.
+    pub(super) fn lines(&self, name: &'static str, label: &str, hint: &Markup) -> Markup {
+        self.field(name, "lines", label, hint)
+    }
+
     /// Renders a text field.
     pub(super) fn text(&self, name: &'static str, label: &str, hint: &str) -> Markup {
         self.field(name, "text", label, &html! { (hint) })
@@ -239,6 +244,7 @@ pub(super) fn label_of(field: &str) -> String {
         "bank_id" => "Bank",
         "blocks" => "Blocks",
         "name" => "Name",
+        "definition" => "Definition",
         other => other,
     };
     label.to_owned()

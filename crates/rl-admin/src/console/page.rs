@@ -118,6 +118,9 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "tier-updated" => "The tier was changed. It applies to the next call.",
         "moved" => "The tier of this consumer was changed. It applies to the next call.",
         "tier-deleted" => "The tier was deleted.",
+        "rule-created" => "The rule was added. It applies to the next call.",
+        "rule-updated" => "The rule was changed. This applies to the next call.",
+        "rule-deleted" => "The rule was deleted. It limits no call any more.",
         _ => return html! {},
     };
     html! { p.done role="status" { (sentence) } }

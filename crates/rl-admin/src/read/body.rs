@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::wire::{
         DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
-        ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
+        ResourceUpdate, RuleUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
     };
 
     fn problem(json: &[u8]) -> String {
@@ -248,6 +248,7 @@ mod tests {
         check::<MembershipInput>();
         check::<ResourceInput>();
         check::<ResourceUpdate>();
+        check::<RuleUpdate>();
         check::<UntilInput>();
     }
 }

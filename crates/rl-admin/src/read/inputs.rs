@@ -5,7 +5,7 @@ use super::body::Input;
 use crate::access::Actor;
 use crate::wire::{
     DatesInput, LimitsInput, LimitsUpdate, MembershipInput, RateLimitInput, ResourceInput,
-    ResourceUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
+    ResourceUpdate, RuleUpdate, StatusInput, SubscriptionInput, TierUpdate, UntilInput,
 };
 
 impl Input for RateLimitInput {
@@ -95,6 +95,19 @@ impl Input for SubscriptionInput {
 
     fn is_within(&self, actor: &Actor) -> bool {
         actor.sees_consumer(self.consumer())
+    }
+}
+
+impl Input for RuleUpdate {
+    const REQUIRED: &'static [&'static str] = &["definition"];
+
+    const OPTIONAL: &'static [&'static str] = &["shadow"];
+
+    // Enough for a definition of 16 KiB in which each character is escaped.
+    const MAX_BYTES: usize = 128 * 1_024;
+
+    fn is_within(&self, actor: &Actor) -> bool {
+        actor.applications().is_none()
     }
 }
 

@@ -22,11 +22,11 @@ pub(crate) use explained_request::{ExplainQuery, ExplainedRequest};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, LimitName, PathParam, PeriodName, RateLimitingId,
-    ResourceName, SubscriptionIdParam, TierName, period_of,
+    ResourceName, RuleName, SubscriptionIdParam, TierName, period_of,
 };
 pub(crate) use query::{
-    FewChanges, FewNames, History, Names, Query, QueryParams, RuleQuery, Search, SearchLimits,
-    SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
+    FewChanges, FewNames, FewRules, History, Names, Query, QueryParams, RuleQuery, Search,
+    SearchLimits, SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
 };
 pub(crate) use scope::sees_record;
 pub(crate) use subject::{SubjectParams, subject_of_body};

@@ -108,6 +108,8 @@ named! {
     ApplicationName, application: "APPLICATION", "The name of an application";
     /// The name of a tier.
     TierName, tier: "TIER", "The name of a tier";
+    /// The name of a rule.
+    RuleName, rule: "RULE", "The name of a rule";
     /// The id of a subject.
     SubjectText, bare_subject: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; the 32 hexadecimal digits of the keyed hash of an API key; `-` for the one subject of the realms global and unknown";
     /// The name of a limit in a policy.

@@ -245,6 +245,28 @@ pub(crate) struct FewNames {
     pub(crate) own: Option<Vec<String>>,
 }
 
+/// Selects a page of rules. The page is small, because each definition may have 16 KiB.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FewRules {
+    /// The size of the page.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 50, default = 50)]
+    pub(crate) limit: PageSize<50>,
+    /// The `next` of the previous page.
+    #[serde(default, deserialize_with = "stored_name")]
+    #[param(value_type = Option<String>, max_length = 250)]
+    pub(crate) after: Option<String>,
+}
+
+impl Query for FewRules {
+    /// Refuses the list, because all applications share the rules.
+    fn restrict(&mut self, _: &[String]) -> Result<(), ApiError> {
+        Err(ApiError::not_found("a list of rules for these applications"))
+    }
+}
+
 /// Selects a page of names that match a search.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

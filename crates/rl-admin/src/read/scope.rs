@@ -47,6 +47,11 @@ impl<'a> ScopedRequest<'a> {
         Ok(())
     }
 
+    /// Refuses rules, which all applications share.
+    pub(super) async fn rule(&self, name: &Name) -> Result<(), ApiError> {
+        Err(ApiError::not_found(format_args!("a rule {} in the database", name.as_str())))
+    }
+
     /// Refuses the id of a subject without its realm. Only
     /// [`SubjectParams`](super::subject::SubjectParams) reads both.
     pub(super) async fn bare_subject(&self, id: &Name) -> Result<(), ApiError> {

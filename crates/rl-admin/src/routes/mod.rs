@@ -12,6 +12,7 @@ mod limits;
 mod rate_limits;
 mod resources;
 mod responses;
+mod rules;
 mod subscriptions;
 mod tiers;
 mod top_subjects;
@@ -90,6 +91,8 @@ fn described() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(resources::usage))
         .routes(routes!(resources::of_application))
         .routes(routes!(history::of_resource))
+        .routes(routes!(rules::list))
+        .routes(routes!(rules::read, rules::create, rules::update, rules::delete))
         .routes(routes!(tiers::list))
         .routes(routes!(tiers::read, tiers::create, tiers::update, tiers::delete))
         .routes(routes!(subscriptions::list, subscriptions::create))

@@ -1,6 +1,6 @@
 use rl_core::time::Timestamp;
 use rl_records::{
-    AuditEntry, AuditEvent, Change, RecordContent, Refusal, ResourceLimitContent,
+    AuditEntry, AuditEvent, Change, RecordContent, Refusal, ResourceLimitContent, RuleContent,
     SubscriptionContent, TierContent,
 };
 use serde::Serialize;
@@ -10,6 +10,7 @@ use super::date::Date;
 use super::limits::LimitTexts;
 use super::record::Content;
 use super::resource::ResourceContent;
+use super::rule::RuleState;
 use super::subscription::SubscriptionState;
 use crate::access::Actor;
 
@@ -72,6 +73,8 @@ enum About {
     Tier,
     /// The limit of a resource.
     Resource,
+    /// A rule.
+    Rule,
     /// A subscription of a consumer.
     Subscription,
     /// The tier that a consumer or a key is in.
@@ -91,6 +94,7 @@ enum HistoryState {
     Record(Content),
     Tier(TierState),
     Resource(ResourceContent),
+    Rule(RuleState),
     Subscription(SubscriptionState),
     Member(MemberState),
     Reset(ResetState),
@@ -186,6 +190,11 @@ impl HistoryEntry {
                 };
                 let (before, after) = (before.as_ref().map(state), after.as_ref().map(state));
                 (About::Resource, kind, name, None, before, after)
+            }
+            AuditEvent::Rule { name, before, after } => {
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
+                let state = |content: RuleContent| HistoryState::Rule(RuleState::of(content));
+                (About::Rule, kind, name, None, before.map(state), after.map(state))
             }
             AuditEvent::Reset { realm, id, rule, limit } => {
                 let subject = format!("{realm}/{id}");

@@ -10,6 +10,7 @@ mod name;
 mod periods;
 mod record;
 mod resource;
+mod rule;
 mod subscription;
 mod tier;
 mod top_subjects;
@@ -29,6 +30,7 @@ pub(crate) use periods::{
 };
 pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
 pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
+pub(crate) use rule::{Rule, RuleUpdate, Rules};
 pub(crate) use subscription::{
     DatesInput, StatusInput, Subscription, SubscriptionInput, SubscriptionStatus, Subscriptions,
 };

@@ -127,7 +127,10 @@ mod valid_rule;
 
 #[cfg(feature = "rules-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
-pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, json_schema};
+pub use file::{
+    RefusedRule, RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, StoredRule,
+    json_schema,
+};
 pub use invalid_rules::{InvalidMatch, InvalidRules};
 #[cfg(feature = "rules-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]

@@ -40,7 +40,7 @@ impl<'a> AuditLog<'a> {
                 [],
             ),
             false => sql.push(
-                " kind IN ('record', 'subject_record', 'tier', 'resource', 'subscription', 'consumer', \
+                " kind IN ('record', 'subject_record', 'tier', 'resource', 'rule', 'subscription', 'consumer', \
                  'key', 'reset', 'subject_reset', 'reason', 'refusal')",
                 [],
             ),
@@ -148,6 +148,10 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
         Kind::Tier => {
             let Change { before, after, .. } = history::change(row)?;
             AuditEvent::Tier { name: owner, before, after }
+        }
+        Kind::Rule => {
+            let Change { before, after, .. } = history::change(row)?;
+            AuditEvent::Rule { name: owner, before, after }
         }
         Kind::Subscription => {
             let Change { item, before, after, .. } = history::change(row)?;

@@ -5,6 +5,7 @@ pub(crate) enum Kind {
     Record,
     SubjectRecord,
     Resource,
+    Rule,
     Tier,
     Subscription,
     // A consumer, or a key, was put into a tier or removed from its tier.
@@ -20,10 +21,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Record,
         Self::SubjectRecord,
         Self::Resource,
+        Self::Rule,
         Self::Tier,
         Self::Subscription,
         Self::Consumer,
@@ -39,6 +41,7 @@ impl Kind {
             Self::Record => "record",
             Self::SubjectRecord => "subject_record",
             Self::Resource => "resource",
+            Self::Rule => "rule",
             Self::Tier => "tier",
             Self::Subscription => "subscription",
             Self::Consumer => "consumer",

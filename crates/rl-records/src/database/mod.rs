@@ -33,6 +33,7 @@ mod record_table;
 mod records;
 mod resources;
 mod row;
+mod rules;
 mod statement;
 mod subscription_table;
 mod subscriptions;
@@ -47,6 +48,7 @@ pub use options::RecordsOptions;
 pub use record_query::{RecordCursor, RecordPage, RecordQuery};
 pub use records::Records;
 pub use resources::Resources;
+pub use rules::StoredRules;
 pub use subscriptions::{SubscriptionQuery, Subscriptions};
 pub use tiers::Tiers;
 

@@ -14,6 +14,7 @@ use super::options::RecordsOptions;
 use super::record_query::{RecordPage, RecordQuery};
 use super::record_table;
 use super::resources::Resources;
+use super::rules::StoredRules;
 use super::subscription_table::check_unowned;
 use super::subscriptions::Subscriptions;
 use super::tier_members;
@@ -79,6 +80,12 @@ impl Records {
     #[must_use]
     pub fn resources(&self) -> Resources<'_> {
         Resources::new(&self.database)
+    }
+
+    /// Returns the rules.
+    #[must_use]
+    pub fn rules(&self) -> StoredRules<'_> {
+        StoredRules::new(&self.database)
     }
 
     /// Returns the audit history.

@@ -139,7 +139,8 @@ impl Listener for Caches {
             }
             // A change of a subscription affects limits through its record. Changes of the other
             // kinds affect no limit.
-            Kind::Subscription
+            Kind::Rule
+            | Kind::Subscription
             | Kind::Reset
             | Kind::SubjectReset
             | Kind::Reason
@@ -162,7 +163,8 @@ impl Listener for Caches {
                     caches.map(|cache| cache.refresh_if(|timeline| timeline.depends_on(owner)));
                 Some(join_all(refreshes).map(drop).boxed())
             }
-            Kind::Subscription
+            Kind::Rule
+            | Kind::Subscription
             | Kind::Reset
             | Kind::SubjectReset
             | Kind::Reason

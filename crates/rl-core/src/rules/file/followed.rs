@@ -12,13 +12,15 @@ use tokio::time::Instant;
 
 use super::disk::Disk;
 use super::error::{FileFailure, RulesFileError};
-use super::parse::Content;
+use super::parse::{Content, FileRules};
 use super::reader::Timing;
+use super::stored_rules::{RefusedRule, StoredRule, with_stored};
 use super::thread::{ReadingHandler, Requests};
 use crate::key::KeySecret;
 use crate::observe::{self, Event, EventKind, EventLocation};
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::live_rules::LiveRules;
+use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
 use crate::store::Namespace;
 use crate::time::Timestamp;
@@ -31,6 +33,7 @@ pub struct RulesFileStatus {
     pub(super) error: Option<RulesFileError>,
     pub(super) version: String,
     pub(super) warnings: Vec<String>,
+    pub(super) refused_rules: Vec<RefusedRule>,
     pub(super) hanging_since: Option<Timestamp>,
 }
 
@@ -68,6 +71,13 @@ impl RulesFileStatus {
         &self.warnings
     }
 
+    /// Returns the stored rules that do not apply, because they are not valid with those of the
+    /// file. The log has a line about each.
+    #[must_use]
+    pub fn refused_rules(&self) -> &[RefusedRule] {
+        &self.refused_rules
+    }
+
     /// Returns the time at which the present reading began, if it has lasted longer than the pause
     /// between two readings, probably because the file system hangs. Meanwhile the last valid rules
     /// continue to apply.
@@ -83,6 +93,9 @@ pub(super) struct FollowedFile {
     timing: Timing,
     disk: Arc<dyn Disk>,
     rules: LiveRules,
+    /// Locked while rules are replaced, so that a change of the file and a change of the stored
+    /// rules apply one after the other.
+    combined: Mutex<CombinedRules>,
     state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
     /// The present reading; `None` while the thread waits.
@@ -98,6 +111,12 @@ struct Busy {
     wall: Timestamp,
     /// Whether it was reported that the reading hangs.
     is_reported: bool,
+}
+
+/// The rules of the file, and the rules that the service stores outside it.
+struct CombinedRules {
+    file: FileRules,
+    stored: Vec<StoredRule>,
 }
 
 struct FollowedState {
@@ -137,7 +156,7 @@ impl FollowedFile {
         disk: Arc<dyn Disk>,
         requests: Requests,
     ) -> Self {
-        let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
+        let Content { file, warnings, warning_if_shared, version, .. } = content;
         observe::rules_warned(&path, &warnings);
         let status = RulesFileStatus {
             applied: 1,
@@ -145,12 +164,13 @@ impl FollowedFile {
             warnings: warnings.clone(),
             ..RulesFileStatus::default()
         };
-        let limiters = Vec::new();
+        let (limiters, secret) = (Vec::new(), file.secret.clone());
         Self {
             path,
             timing,
             disk,
-            rules: LiveRules::new(rules),
+            rules: LiveRules::new(file.rules.clone()),
+            combined: Mutex::new(CombinedRules { file, stored: Vec::new() }),
             state: Mutex::new(FollowedState { secret, warnings, warning_if_shared, limiters }),
             status: watch::Sender::new(status),
             busy: Mutex::default(),
@@ -233,10 +253,13 @@ impl FollowedFile {
 
     /// Applies valid content to all limiters, or to none of them.
     fn apply(&self, content: Content) -> Result<(), RulesFileError> {
-        let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
-        self.rules
-            .replace(rules)
-            .map_err(|error| RulesFileError::new(&self.path, None, FileFailure::Rules(error)))?;
+        let Content { file, warnings, warning_if_shared, version, .. } = content;
+        let mut combined = self.combined();
+        let (rules, refused) = with_stored(&file, &combined.stored);
+        self.replace(rules)?;
+        let secret = file.secret.clone();
+        combined.file = file;
+        self.set_refused(refused);
         let mut state = self.state();
         state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
         state.secret = secret;
@@ -250,6 +273,52 @@ impl FollowedFile {
             status.version = version;
         });
         Ok(())
+    }
+
+    /// Replaces the stored rules. Those that are not valid with the rules of the file are left out.
+    pub(super) fn apply_stored(&self, stored: Vec<StoredRule>) -> Result<(), RulesFileError> {
+        let mut combined = self.combined();
+        let (rules, refused) = with_stored(&combined.file, &stored);
+        self.replace(rules)?;
+        combined.stored = stored;
+        self.set_refused(refused);
+        Ok(())
+    }
+
+    /// Checks a stored rule beside those of the file and the other stored rules.
+    pub(super) fn check_stored(&self, rule: &StoredRule) -> Result<(), String> {
+        let combined = self.combined();
+        let others = combined.stored.iter().filter(|other| other.name() != rule.name());
+        let stored: Vec<_> = others.chain([rule]).cloned().collect();
+        let (_, refused) = with_stored(&combined.file, &stored);
+        match refused.into_iter().find(|refused| refused.name == rule.name()) {
+            Some(refused) => Err(refused.reason),
+            None => Ok(()),
+        }
+    }
+
+    fn combined(&self) -> MutexGuard<'_, CombinedRules> {
+        self.combined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, rules: Rules) -> Result<(), RulesFileError> {
+        let replaced = self.rules.replace(rules);
+        replaced.map_err(|error| RulesFileError::new(&self.path, None, FileFailure::Rules(error)))
+    }
+
+    /// Logs the stored rules that are newly refused.
+    fn set_refused(&self, refused: Vec<RefusedRule>) {
+        let mut new = refused.clone();
+        self.status.send_if_modified(|status| {
+            new.retain(|one| !status.refused_rules.contains(one));
+            status.refused_rules = refused;
+            // No task waits for these alone.
+            false
+        });
+        let line = |one: &RefusedRule| {
+            format!("stored rule {:?} does not apply: {}", one.name, one.reason)
+        };
+        observe::rules_warned(&self.path, &new.iter().map(line).collect::<Vec<_>>());
     }
 
     /// Logs the warnings that are new.

@@ -5,6 +5,8 @@
 //!                        │  one thread reads            handles of limiters and services
 //!                        ▼
 //!                      parse ─► schema, scalars, limits, keys, …; known_keys
+//!
+//! followed ─► stored_rules ─► parse
 //! ```
 
 mod collections;
@@ -21,6 +23,7 @@ mod rules_file;
 mod scalars;
 mod schema;
 mod stability;
+mod stored_rules;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -31,3 +34,4 @@ pub use error::RulesFileError;
 pub use followed::RulesFileStatus;
 pub use rules_file::{RulesFile, RulesFileBuilder};
 pub use schema::json_schema;
+pub use stored_rules::{RefusedRule, StoredRule};

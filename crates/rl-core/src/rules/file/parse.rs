@@ -30,8 +30,18 @@ pub(super) struct Additions {
     pub(super) tier_by: Option<TierBy>,
     /// Reads the sections of the service.
     pub(super) sections: Option<ReadSections>,
+    /// Checks a rule that the service stores outside the file.
+    pub(super) check_stored: Option<CheckStored>,
     /// The secret with which API keys are hashed if the file sets none.
     pub(super) secret: KeySecret,
+}
+
+impl Additions {
+    /// Creates additions with nothing but the secret.
+    pub(super) fn new(secret: KeySecret) -> Self {
+        let (extractors, sources) = (Vec::new(), Vec::new());
+        Self { extractors, sources, tier_by: None, sections: None, check_stored: None, secret }
+    }
 }
 
 /// A function that adds the rules in the sections of the service to those of a file. It gets the path
@@ -39,12 +49,40 @@ pub(super) struct Additions {
 pub(super) type ReadSections =
     Arc<dyn Fn(&Path, &str, Rules) -> Result<Rules, String> + Send + Sync>;
 
-/// The content of a valid file.
-pub(super) struct Content {
+/// A function that checks the name and the definition of a stored rule.
+pub(super) type CheckStored = Arc<dyn Fn(&str, &str) -> Result<(), String> + Send + Sync>;
+
+/// The rules of a file, and the values of the file that further rules use.
+pub(super) struct FileRules {
     pub(super) rules: Rules,
-    pub(super) store: Option<Secret>,
     /// The secret with which keys are hashed.
     pub(super) secret: KeySecret,
+    pub(super) additions: Arc<Additions>,
+    client_ip: ClientIp,
+    known_keys: Option<Arc<KnownKeys>>,
+}
+
+impl FileRules {
+    /// Returns the rule of this name and text.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first name that the service has not registered.
+    pub(super) fn rule(&self, name: &str, text: RuleText) -> Result<Rule, UnregisteredName> {
+        let extractors = Extractors {
+            client_ip: &self.client_ip,
+            secret: &self.secret,
+            registered: &self.additions.extractors,
+            known_keys: self.known_keys.as_ref(),
+        };
+        convert_rule(name, text, &extractors, &self.additions.sources)
+    }
+}
+
+/// The content of a valid file.
+pub(super) struct Content {
+    pub(super) file: FileRules,
+    pub(super) store: Option<Secret>,
     /// The warnings about values that are valid, but probably not intended.
     pub(super) warnings: Vec<String>,
     /// A warning that applies if counters are shared with other processes.
@@ -131,7 +169,7 @@ pub(super) fn convert(
     bytes: &[u8],
     file: FileText,
     keys: Option<(&Path, &[u8])>,
-    additions: &Additions,
+    additions: &Arc<Additions>,
 ) -> Result<Content, RulesFileError> {
     let text = String::from_utf8_lossy(bytes);
     let fail = |place, reason: String| RulesFileError::new(path, place, FileFailure::Text(reason));
@@ -157,17 +195,20 @@ pub(super) fn convert(
     let version = version(bytes, keys.map(|(_, bytes)| bytes));
     let known_keys = known_keys.map(Arc::new);
     let section = file.section();
-    let (rules, store) = convert_rules(file, &key_secret, known_keys, additions)
+    let (mut file, store) = convert_rules(file, key_secret, known_keys, additions)
         .map_err(|error| fail(find(&text, &error.rule, &error.name), error.reason))?;
-    let rules = match (&additions.sections, section) {
-        (Some(read), _) => read(path, &text, rules).map_err(|reason| fail(None, reason))?,
-        (None, None) => rules,
+    match (&additions.sections, section) {
+        (Some(read), _) => {
+            let read = read(path, &text, file.rules);
+            file.rules = read.map_err(|reason| fail(None, reason))?;
+        }
+        (None, None) => {}
         (None, Some(section)) => {
             let reason = format!("{section}: this service does not read the section");
             return Err(fail(find(&text, section, section), reason));
         }
-    };
-    RuleSet::new(&rules, &Namespace::default()).map_err(|error| {
+    }
+    RuleSet::new(&file.rules, &Namespace::default()).map_err(|error| {
         let place = match &error {
             InvalidRules::Cost { rule, .. } | InvalidRules::Estimate { rule } => {
                 find(&text, rule, "cost")
@@ -181,8 +222,7 @@ pub(super) fn convert(
             None => RulesFileError::new(path, place, FileFailure::Rules(error)),
         }
     })?;
-    let secret = key_secret;
-    Ok(Content { rules, store, secret, warnings, warning_if_shared, version, has_end })
+    Ok(Content { file, store, warnings, warning_if_shared, version, has_end })
 }
 
 /// Returns the names of the rules in whose limits variables are replaced.
@@ -244,42 +284,38 @@ fn version(rules: &[u8], keys: Option<&[u8]>) -> String {
 }
 
 /// A name that a rule uses, but that the service has not registered.
-struct UnregisteredName {
+pub(super) struct UnregisteredName {
     rule: String,
     name: String,
-    reason: String,
+    pub(super) reason: String,
 }
 
-/// Returns the rules of a file and its store.
+/// Returns the rules of a file, and its store.
 ///
 /// # Errors
 ///
 /// Returns an error for the first name that the service has not registered.
 fn convert_rules(
     file: FileText,
-    secret: &KeySecret,
+    secret: KeySecret,
     known_keys: Option<Arc<KnownKeys>>,
-    additions: &Additions,
-) -> Result<(Rules, Option<Secret>), UnregisteredName> {
+    additions: &Arc<Additions>,
+) -> Result<(FileRules, Option<Secret>), UnregisteredName> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.
     let proxies = TrustedProxies::new(proxies).unwrap_or_default();
     let client_ip = ClientIp::with_proxies(proxies);
-    let extractors = Extractors {
-        client_ip: &client_ip,
-        secret,
-        registered: &additions.extractors,
-        known_keys: known_keys.as_ref(),
-    };
     let mut rules = Rules::new();
-    for (name, rule) in file.rules.0 {
-        let rule = convert_rule(&name.0, rule, &extractors, &additions.sources);
-        rules = rules.rule(rule?);
-    }
     rules.exempt = file.exempt.into_iter().map(|exempt| exempt.0).collect();
-    rules.client = ClientAddress::new(client_ip);
-    rules.tier_by = tier_by(additions.tier_by.clone(), known_keys);
-    Ok((rules, file.store.map(|Text(store)| store)))
+    rules.client = ClientAddress::new(client_ip.clone());
+    rules.tier_by = tier_by(additions.tier_by.clone(), known_keys.clone());
+    let additions = Arc::clone(additions);
+    let mut result = FileRules { rules, secret, additions, client_ip, known_keys };
+    for (name, rule) in file.rules.0 {
+        let rule = result.rule(&name.0, rule)?;
+        result.rules.rules.push(rule);
+    }
+    Ok((result, file.store.map(|Text(store)| store)))
 }
 
 /// Returns the function that finds the tier of a subject: that of the service, and then the file of

@@ -13,6 +13,7 @@ use super::followed::{FollowedFile, RulesFileStatus, unstable_error};
 use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
+use super::stored_rules::StoredRule;
 use super::thread::ReaderThread;
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
@@ -126,6 +127,16 @@ impl RulesFileBuilder {
         self
     }
 
+    /// Sets a check of the name and the definition of each [stored rule](StoredRule), in addition
+    /// to those of the file. An error is the reason for which the rule does not apply.
+    pub fn check_stored_rules(
+        mut self,
+        check: impl Fn(&str, &str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.additions.check_stored = Some(Arc::new(check));
+        self
+    }
+
     /// Sets the time between two readings that have to agree, at least 10 ms. Defaults to a second.
     ///
     /// A file that is written with shorter gaps is never applied half-written. A longer pause suits
@@ -145,8 +156,9 @@ impl RulesFileBuilder {
         let path = self.path.clone();
         let (_, mut content) = self.start()?;
         observe::rules_warned(&path, &content.warnings);
-        content.rules.warning_if_shared = content.warning_if_shared.map(|text| (path, text));
-        Ok(content.rules)
+        let rules = &mut content.file.rules;
+        rules.warning_if_shared = content.warning_if_shared.map(|text| (path, text));
+        Ok(content.file.rules)
     }
 
     /// Reads the file as [`read`](Self::read) does, and continues to read it in a thread of its
@@ -196,17 +208,9 @@ impl RulesFile {
     /// Returns a builder for the file at `path`. Its name must end with `.yaml`, `.yml`, `.json` or
     /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
-        let secret = KeySecret::random();
-        let additions = Additions {
-            extractors: Vec::new(),
-            sources: Vec::new(),
-            tier_by: None,
-            sections: None,
-            secret,
-        };
         RulesFileBuilder {
             path: path.as_ref().to_owned(),
-            additions,
+            additions: Additions::new(KeySecret::random()),
             timing: Timing::with_pause(Duration::from_secs(1)),
             disk: Arc::new(RealDisk),
         }
@@ -289,6 +293,50 @@ impl RulesFile {
     /// applied when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
         self.0.file.reload()
+    }
+
+    /// Replaces the stored rules of all limiters. They apply together with those of the file, and
+    /// stay when the file changes.
+    ///
+    /// A rule that is not valid, or has the name of a rule in the file, is left out:
+    /// [`RulesFileStatus::refused_rules`] returns it with the reason. Blocks the thread while the
+    /// rules are checked.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rules are not valid for a limiter. The present rules continue to
+    /// apply.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::RateLimiter;
+    /// use rl_core::rules::{RulesFile, StoredRule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let path = std::env::temp_dir().join(format!("rl-stored-{}.yaml", std::process::id()));
+    /// std::fs::write(&path, "rules: { fleet: { limits: 5000/second } }")?;
+    /// let file = RulesFile::watch(&path)?;
+    /// let limiter = RateLimiter::builder().rules(&file).build()?;
+    /// let login = StoredRule::new("login", "{ match: { path: /login }, per: address, limits: 5/minute }");
+    /// file.check_stored_rule(&login)?;
+    /// file.apply_stored_rules(vec![login])?;
+    /// assert_eq!(limiter.rule_names().unwrap(), ["fleet", "login"]);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn apply_stored_rules(&self, rules: Vec<StoredRule>) -> Result<(), RulesFileError> {
+        self.0.file.apply_stored(rules)
+    }
+
+    /// Checks a rule as [`apply_stored_rules`](Self::apply_stored_rules) would, in place of the
+    /// stored rule of the same name or in addition to the present ones.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for which the rule would not apply.
+    pub fn check_stored_rule(&self, rule: &StoredRule) -> Result<(), String> {
+        self.0.file.check_stored(rule)
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

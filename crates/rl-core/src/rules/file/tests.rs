@@ -1,6 +1,7 @@
 mod keys;
 mod secrets;
 mod stability;
+mod stored_rules;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,9 +14,16 @@ use super::disk::MAX_LEN;
 ///
 /// Returns an error if the text has another structure than `T`.
 pub(super) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    const MAX: usize = MAX_LEN as usize;
+    from_yaml_of(text, MAX_LEN as usize)
+}
 
-    let budget = serde_saphyr::budget! { max_nodes: MAX, max_events: 2 * MAX };
+/// Reads a text with at most this number of values, also if its aliases repeat them.
+///
+/// # Errors
+///
+/// Returns an error if the text has more values, or another structure than `T`.
+pub(super) fn from_yaml_of<T: DeserializeOwned>(text: &str, max_values: usize) -> Result<T, Error> {
+    let budget = serde_saphyr::budget! { max_nodes: max_values, max_events: 2 * max_values };
     serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
 }
 

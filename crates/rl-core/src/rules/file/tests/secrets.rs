@@ -1,5 +1,7 @@
 //! Values of variables, which must not be shown anywhere.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::super::parse::{Additions, convert, read_text};
@@ -43,20 +45,13 @@ const FIELDS: &[&str] = &[
 
 /// Returns what a file shows: its error, or the `Debug` texts and warnings of its content.
 fn shown(text: &str) -> String {
-    let (extractors, sources) = (Vec::new(), Vec::new());
-    let additions = Additions {
-        extractors,
-        sources,
-        tier_by: None,
-        sections: None,
-        secret: KeySecret::random(),
-    };
+    let additions = Arc::new(Additions::new(KeySecret::random()));
     let path = std::path::Path::new("limits.yaml");
     let content = read_text(path, text.as_bytes(), false)
         .and_then(|file| convert(path, text.as_bytes(), file, None, &additions))
         .map(|content| {
-            let set = crate::rules::RuleSet::new(&content.rules, &Default::default());
-            format!("{:?} {set:?} {:?} {:?}", content.rules, content.store, content.warnings)
+            let set = crate::rules::RuleSet::new(&content.file.rules, &Default::default());
+            format!("{:?} {set:?} {:?} {:?}", content.file.rules, content.store, content.warnings)
         });
     match content {
         Ok(shown) => shown,

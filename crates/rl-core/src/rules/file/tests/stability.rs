@@ -101,16 +101,14 @@ impl Disk for TestDisk {
 }
 
 fn reader(disk: &Arc<TestDisk>, path: impl Into<PathBuf>) -> FileReader {
-    let secret = KeySecret::random();
-    let (extractors, sources) = (Vec::new(), Vec::new());
-    let additions = Additions { extractors, sources, tier_by: None, sections: None, secret };
+    let additions = Additions::new(KeySecret::random());
     FileReader::new(path.into(), Arc::new(additions), disk.clone(), Timing::with_pause(PAUSE))
 }
 
 /// Returns the names of the rules of valid content.
 fn names(step: &ReadStep) -> Option<Vec<String>> {
     match step {
-        ReadStep::Valid(content) => Some(content.rules.names().map(str::to_owned).collect()),
+        ReadStep::Valid(content) => Some(content.file.rules.names().map(str::to_owned).collect()),
         _ => None,
     }
 }
@@ -268,7 +266,7 @@ fn a_secret_that_is_being_written_is_not_applied() {
     let subject = |secret: &KeySecret| secret.subject(crate::model::Realm::Key, b"a");
     let expected = |text: &str| subject(&KeySecret::new(text.as_bytes()).unwrap());
     let applied = |step: ReadStep| match step {
-        ReadStep::Valid(content) => Some(subject(&content.secret)),
+        ReadStep::Valid(content) => Some(subject(&content.file.secret)),
         _ => None,
     };
     reader.step(Trigger::Start);
