@@ -2,8 +2,10 @@
 
 mod applications;
 mod browser;
+mod day;
 mod hostile;
 mod last_hour;
+mod many_consumers;
 mod now;
 mod pages;
 mod server;
@@ -14,7 +16,7 @@ use axum::Router;
 use axum::routing::get;
 use reqwest::StatusCode;
 use rl_admin::console::{Console, ConsoleBuilder};
-use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
+use rl_admin::{Admin, AdminBuilder, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
@@ -78,6 +80,16 @@ impl House {
             backend = Backend::redis(&redis.url());
         }
         let limiter = limiter.build().unwrap();
+        Self::serve(records, limiter, |admin| admin.backend(backend).clock(clock), settings)
+    }
+
+    /// Serves a service on this limiter, and its console.
+    fn serve(
+        records: Records,
+        limiter: RateLimiter,
+        of_admin: impl FnOnce(AdminBuilder) -> AdminBuilder,
+        settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
+    ) -> Self {
         let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
         let roles = Role::ALL.map(Role::as_str);
         let owner = serde_json::json!([{
@@ -91,7 +103,7 @@ impl House {
         });
         let tokens = tokens.with("guest", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone());
-        let admin = admin.authorize(tokens).backend(backend).clock(clock);
+        let admin = of_admin(admin.authorize(tokens));
         // The limit of failed attempts is tested in `known_faults`. Here it is switched off, so
         // that it affects no other test.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();

@@ -75,7 +75,7 @@ impl Database {
     }
 
     /// Returns one database of each kind whose data several instances share.
-    fn shared() -> [Self; 3] {
+    pub(crate) fn shared() -> [Self; 3] {
         let [postgres, mariadb] = Self::servers();
         [Self::file(), postgres, mariadb]
     }
@@ -89,7 +89,7 @@ impl Database {
     }
 
     /// Opens a connection that bypasses the crate under test. The crate must have connected before.
-    async fn connect_directly(&self) -> AnyConnection {
+    pub(crate) async fn connect_directly(&self) -> AnyConnection {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         if connection.backend_name() == "MySQL" {
             // The column `change` has the name of a keyword.

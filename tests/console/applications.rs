@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 35] = [
+const PAGES: [(&str, u16, u16); 38] = [
     ("", 200, 200),
     ("/", 200, 200),
     ("?text={APP}", 200, 200),
@@ -55,6 +55,9 @@ const PAGES: [(&str, u16, u16); 35] = [
     ("/raise?id={APP}", 200, 404),
     ("/block?id={APP}", 200, 404),
     ("/rules", 404, 404),
+    ("/rule/templates", 404, 404),
+    ("/rule/new", 404, 404),
+    ("/rule/edit?name={APP}", 404, 404),
     ("/resources?app={APP}", 404, 404),
     ("/blocks", 404, 404),
     ("/consumer?id={APP}", 200, 404),

@@ -108,6 +108,11 @@ const OPERATIONS: &[Operation] = &[
     scoped("GET", "/management/resources/{RESOURCE}/history", CanGetRateLimits, 200),
     scoped("GET", "/management/applications/{APP}/resources", CanGetRateLimits, 200),
     open("GET", "/management/consumers", CanGetRateLimits, 200),
+    row("GET", "/management/rules", CanGetRateLimits, [200, 404, 404]),
+    row("POST", "/management/rules/{APP}-rule", CanCreateRateLimits, [201, 404, 404]),
+    row("GET", "/management/rules/{APP}-rule", CanGetRateLimits, [200, 404, 404]),
+    row("PUT", "/management/rules/{APP}-rule", CanUpdateRateLimits, [200, 404, 404]),
+    row("DELETE", "/management/rules/{APP}-rule", CanDeleteRateLimits, [204, 404, 404]),
     open("GET", "/management/tiers", CanGetRateLimits, 200),
     scoped("GET", "/management/tiers/{TIER}", CanGetRateLimits, 200),
     row("POST", "/management/tiers/{TIER}-2", CanCreateRateLimits, [201, 403, 403]),
@@ -222,6 +227,9 @@ impl Objects {
             path if path.ends_with("/tier") => json!({ "tier": self.tier }),
             path if path.ends_with("/status") => json!({ "status": "active" }),
             path if path.ends_with("/dates") => json!({ "from_date": from, "to_date": to }),
+            path if path.starts_with("rules/") => json!({
+                "definition": format!("match: {{ path: /{app} }}\nper: address\nlimits: 5/minute"),
+            }),
             path if path.starts_with("tiers/") => json!({ "per_minute_call_limit": 5 }),
             "limits" => json!({
                 "realm": "consumer", "subject": app, "rule": "login", "limits": ["5/minute:gcra"],

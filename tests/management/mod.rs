@@ -23,6 +23,7 @@ mod resources;
 mod rules;
 mod schema;
 mod server;
+mod stored_rules;
 mod subjects;
 mod subscriptions;
 mod tiers;
@@ -40,6 +41,7 @@ use reqwest::Method;
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
+use rl_core::rules::RulesFile;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{MemoryStore, OnFailure, RateLimiter, RateLimiterBuilder, RedisStore, Subject};
 use rl_records::{RecordSource, Records, RecordsOptions};
@@ -101,6 +103,8 @@ struct Bank {
     /// The Redis server of the fleet; `None` if the counters are in memory.
     redis: Option<RedisServer>,
     _database: Database,
+    /// The folder of the file of rules, beside which the management keeps rules.
+    _folder: tempfile::TempDir,
 }
 
 impl Bank {
@@ -133,15 +137,19 @@ impl Bank {
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, _) = with_store(limiter, redis.as_ref(), &clock, wait).await;
+        let folder = tempfile::tempdir().unwrap();
+        let rules = folder.path().join("limits.yaml");
+        std::fs::write(&rules, "rules: { fleet: { limits: 9000/second } }").unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             // The limit of failed attempts is switched off. The tests of that limit create their
             // own services.
             .failed_attempts(FailedAttempts::per_minute(u32::MAX))
+            .rules_file(&RulesFile::watch(rules).unwrap())
             .clock(clock.clone())
             .build();
         let site = axum::serve(service(limiter).nest(PREFIX, admin.router()));
-        Self { site, clock, records, redis, _database: database }
+        Self { site, clock, records, redis, _database: database, _folder: folder }
     }
 
     /// Calls the management with this token.

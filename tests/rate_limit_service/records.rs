@@ -275,3 +275,66 @@ async fn the_management_answers_on_its_own_address_only() {
     assert!(page.status == 200 && page.body.contains("consumers"), "{}", page.body);
     assert!(page.body.contains("edge.consumers"), "{}", page.body);
 }
+
+/// Rules of the file, rules of the database and records decide together, for every gateway.
+#[tokio::test]
+async fn a_rule_of_the_database_limits_gateways_beside_the_file_and_the_records() {
+    let (database, redis) = (Database::postgres(), RedisServer::start());
+    let servers = [
+        Running::start(&database.url, &redis, "").await,
+        Running::start(&database.url, &redis, "").await,
+    ];
+    let [here, there] = &servers;
+    let definition =
+        "per: \"trusted-header:x-consumer\"\nmissing: allow\nmatch: { method: GET }\nlimits: 2/day";
+    let rule = json!({ "definition": definition });
+    let created = here.manage(Method::POST, "/rules/reads", Some(rule)).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    here.per_day("abc", 3).await;
+    eventually(|| async { there.limiter.rule_names().unwrap().contains(&"reads".to_owned()) })
+        .await;
+    // The record would allow a third request.
+    assert_eq!([here.nginx("abc").await, here.nginx("abc").await], [true, true]);
+    assert_eq!([here.nginx("abc").await, there.nginx("abc").await], [false, false]);
+    assert!(there.envoy("abc").await, "the rule matches requests of a method");
+
+    // The server holds no request, so it refuses rules that would wait.
+    let waiting = json!({ "definition": "match: { path: /a }\nlimits: 1/day\nover: degrade" });
+    let refused = here.manage(Method::POST, "/rules/waits", Some(waiting)).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(
+        refused.body.contains("over: expected reject, because the gateway"),
+        "{}",
+        refused.body
+    );
+}
+
+/// The start page of one server shows the denials of a server without a management.
+#[tokio::test]
+async fn a_server_without_a_management_publishes_its_denials() {
+    let (database, redis) = (Database::postgres(), RedisServer::start());
+    let managed = Running::start(&database.url, &redis, "").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    let (url, store) = (&database.url, redis.url());
+    let text = format!("store: {store}\n{RULES}server: {{ records: {{ database: {url:?} }} }}\n");
+    fs::write(&file, text).unwrap();
+    let variable = |name: &str| name.starts_with("RL_LISTEN").then(|| "127.0.0.1:0".to_owned());
+    let server = Server::start(&Source::RuleFile(file), variable).await.unwrap();
+    let http = server.http_addr();
+    tokio::spawn(server.run(&NEVER));
+    managed.per_day("abc", 1).await;
+    let request = json!({ "request": { "consumer": "abc" } });
+    let check = client().post(format!("http://{http}/v1/check"));
+    eventually(|| async { !is_allowed(&check.try_clone().unwrap().json(&request).fetch().await) })
+        .await;
+    let login = client().post(format!("http://{}/console/login", managed.admin));
+    let login = login.header("origin", format!("http://{}", managed.admin));
+    let answer = login.body(format!("token={TOKEN}")).fetch().await;
+    let cookie = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    eventually(|| async {
+        let page = client().get(format!("http://{}/console", managed.admin));
+        page.header("cookie", &cookie).fetch().await.body.contains(">abc</a>")
+    })
+    .await;
+}

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rl_admin::DenialPublisher;
 use rl_admin::settings::AdminSettings;
 use rl_core::adapter::HttpLimiter;
 use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
@@ -70,6 +71,8 @@ pub struct Server {
     permits: PermitTable,
     // The files are read as long as this is held.
     _files: Option<GatewayFiles>,
+    // Denials are published to the consoles of other servers as long as this is held.
+    _publisher: Option<DenialPublisher>,
 }
 
 /// A listener and the task that serves it.
@@ -170,6 +173,9 @@ impl Server {
         let grpc_server = configured(services, &settings, tls.clone(), of_grpc);
         let grpc = spawn(grpc, grpc_server.share_memory(memory), &shutdown)?;
         let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
+        // A server with a management publishes through it.
+        let is_managed_elsewhere = settings.records.is_some() && admin.is_none();
+        let publisher = is_managed_elsewhere.then(|| DenialPublisher::start(limiter.clone()));
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
             let (rules_file, rule_follower) = (file, OnceLock::new());
@@ -191,6 +197,7 @@ impl Server {
             health,
             permits,
             _files: files,
+            _publisher: publisher,
         })
     }
 
