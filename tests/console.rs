@@ -7,6 +7,7 @@ mod last_hour;
 mod now;
 mod pages;
 mod server;
+mod usage;
 
 use std::sync::Arc;
 

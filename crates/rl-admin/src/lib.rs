@@ -78,6 +78,7 @@ mod audit;
 
 mod shadow;
 mod subject_rules;
+mod usage_export;
 
 mod read;
 mod routes;

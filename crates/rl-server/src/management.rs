@@ -13,7 +13,7 @@ use rl_admin::settings::AdminSettings;
 use rl_admin::webhook::Webhooks;
 use rl_core::RateLimiter;
 use rl_core::client_ip::ClientIp;
-use rl_records::{DatabaseError, RecordSourceBuilder, Records};
+use rl_records::{DatabaseError, RecordSourceBuilder, Records, UsageRecorder};
 use rl_serve::{HttpServer, Shutdown};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -31,6 +31,7 @@ pub(crate) struct Management {
     pub(crate) settings: Settings,
     pub(crate) limits: RecordLimits,
     pub(crate) webhooks: Option<Webhooks>,
+    pub(crate) usage: Option<UsageRecorder>,
     pub(crate) limiter: RateLimiter,
 }
 
@@ -46,6 +47,9 @@ impl Management {
         let source = settings.source(&records).deadline(self.settings.deadline / 2);
         let source = self.webhooks.iter().cloned().fold(source, RecordSourceBuilder::observer);
         self.limits.set(source.start());
+        if let Some(usage) = &self.usage {
+            usage.attach(&records);
+        }
         Ok(records)
     }
 

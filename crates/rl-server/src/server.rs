@@ -6,10 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rl_admin::settings::AdminSettings;
+use rl_admin::settings::{AdminSettings, RecordsSettings};
 use rl_core::adapter::HttpLimiter;
 use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
 use rl_metrics::Metrics;
+use rl_records::UsageRecorder;
 use rl_serve::{HttpServer, HttpService, PeerShares, Shutdown, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -37,7 +38,8 @@ const REQUEST_BYTES: usize = 256 * 1024 * 1024;
 /// 1. `/readyz` reports 503, and the health service of gRPC `NOT_SERVING`.
 /// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) all listeners stop as
 ///    [`rl_serve`] describes.
-/// 3. Permits that callers hold are settled, and leased units return to the store.
+/// 3. Permits that callers hold are settled, and leased units return to the store. The calls of
+///    consumers that are not recorded yet are written.
 ///
 /// # Examples
 ///
@@ -64,6 +66,8 @@ pub struct Server {
     shutdown: Shutdown,
     shutdown_delay: Duration,
     limiter: RateLimiter,
+    /// Records the calls of consumers, if there is a database of records.
+    usage: Option<UsageRecorder>,
     readiness: Readiness,
     health: Health,
     permits: PermitTable,
@@ -134,6 +138,10 @@ impl Server {
         if let Some(webhooks) = &webhooks {
             limiter = limiter.observer(webhooks.clone());
         }
+        let usage = settings.records.as_ref().and_then(RecordsSettings::usage_recorder);
+        if let Some(usage) = &usage {
+            limiter = limiter.observer(usage.clone());
+        }
         let limiter = limiter.build().map_err(|error| StartError(error.to_string()))?;
         if let Some(webhooks) = &webhooks {
             webhooks.watch(&limiter);
@@ -171,7 +179,8 @@ impl Server {
         let (has_tls, shutdown_delay) = (tls.is_some(), settings.shutdown_delay);
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
-            let management = Management { settings, limits, webhooks, limiter };
+            let usage = usage.clone();
+            let management = Management { settings, limits, webhooks, usage, limiter };
             Some(start_management(management, admin, tls, of_admin, &shutdown).await?)
         } else {
             None
@@ -184,6 +193,7 @@ impl Server {
             shutdown,
             shutdown_delay,
             limiter,
+            usage,
             readiness,
             health,
             permits,
@@ -259,6 +269,13 @@ impl Server {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "store not closed"),
             Err(_) => tracing::warn!(target: "rl_server", "store not closed in time"),
+        }
+        if let Some(usage) = &self.usage {
+            match timeout(CLOSE, usage.write()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "usage not written"),
+                Err(_) => tracing::warn!(target: "rl_server", "usage not written in time"),
+            }
         }
         tracing::info!(target: "rl_server", "shutdown ended");
         joined(http).and(joined(grpc)).and(management)

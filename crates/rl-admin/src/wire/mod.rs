@@ -13,6 +13,7 @@ mod resource;
 mod subscription;
 mod tier;
 mod top_subjects;
+mod usage;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
@@ -34,3 +35,6 @@ pub(crate) use subscription::{
 };
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};
 pub(crate) use top_subjects::TopSubjects;
+pub(crate) use usage::{
+    DayText, ExportedRow, UsageDays, UsageMonth, UsageOfDay, UsageOfMonth, month_text, parse_month,
+};
