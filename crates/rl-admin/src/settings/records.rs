@@ -152,6 +152,9 @@ mod tests {
         let least = settings(&[("DATABASE_URL", "sqlite::memory:")]).unwrap();
         assert_eq!(least.defaults, CallLimits::UNLIMITED);
         assert_eq!(least.anonymous, CallLimit::AtMost(1_000));
+        assert!(least.usage_recorder().is_some());
+        let without = settings(&[("DATABASE_URL", "sqlite::memory:"), ("RL_USAGE_DAYS", "0")]);
+        assert!(without.unwrap().usage_recorder().is_none());
         let error = settings(&[]).unwrap_err();
         assert!(error.starts_with("DATABASE_URL: expected postgres://"), "{error}");
     }

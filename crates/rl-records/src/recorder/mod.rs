@@ -13,6 +13,7 @@ use rl_core::time::{Clock, SystemClock};
 use rl_core::{FailureKind, Origin, Realm, Subject};
 use sums::{RowsOfDay, Sums, Unwritten};
 use tokio::sync::Mutex;
+use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
 use crate::database::{Database, Records, UsageKey, add_usage, delete_usage_before};
@@ -323,8 +324,12 @@ impl Recorder {
 
 /// Writes the sums at this interval, as long as the recorder lives.
 async fn write_regularly(recorder: Weak<Recorder>, every: Duration) {
+    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick is at the start, when there is nothing to write.
+    ticks.tick().await;
     loop {
-        tokio::time::sleep(every).await;
+        ticks.tick().await;
         let Some(recorder) = recorder.upgrade() else { return };
         recorder.write_and_log().await;
     }
