@@ -9,6 +9,7 @@ mod many_consumers;
 mod now;
 mod pages;
 mod server;
+mod usage;
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ mod storage;
 mod subjects;
 mod subscriptions;
 mod tiers;
+mod usage;
 
 use std::any::Any;
 use std::sync::Arc;

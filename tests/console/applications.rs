@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 38] = [
+const PAGES: [(&str, u16, u16); 44] = [
     ("", 200, 200),
     ("/", 200, 200),
     ("?text={APP}", 200, 200),
@@ -66,6 +66,12 @@ const PAGES: [(&str, u16, u16); 38] = [
     ("/consumer?id=%20{APP}", 404, 404),
     ("/consumer?id=shop&realm=user", 404, 404),
     ("/usage?id={APP}", 200, 404),
+    ("/consumer/export?id={APP}&format=csv", 200, 404),
+    ("/consumer/export?id=shop&format=xml", 404, 404),
+    ("/months", 200, 200),
+    ("/months?search={APP}", 200, 200),
+    ("/months/export?format=csv", 200, 200),
+    ("/months/export?format=json&search={APP}", 200, 200),
     ("/record/new", 200, 200),
     ("/record/new?consumer={APP}", 200, 403),
     ("/record/edit?record={RECORD}", 200, 404),
@@ -93,6 +99,7 @@ async fn pages_for_an_application_show_its_objects_and_no_others() {
     let content = RecordContent { realm: user.realm().clone(), ..of_user[0].content.clone() };
     let of_user = house.records.create(content, "olivia").await.unwrap();
     let of_user = Objects { app: "wallet", record: of_user.id.to_string() };
+    super::usage::record(&house.records, &["shop", "wallet"]).await;
     let visitor = house.log_in(OWNER_OF_SHOP).await;
     for (page, own_status, foreign_status) in PAGES {
         let path = format!("/console{page}");
@@ -117,7 +124,9 @@ async fn pages_for_an_application_show_its_objects_and_no_others() {
             }
         }
     }
-    for page in ["", "/consumers", "/tiers", "/changes", "/last-hour", "/consumer?id=shop"] {
+    for page in
+        ["", "/consumers", "/months", "/tiers", "/changes", "/last-hour", "/consumer?id=shop"]
+    {
         let seen = visitor.get(&format!("/console{page}")).await.body;
         assert!(seen.contains("shop"), "{page}: {seen}");
         assert!(!seen.contains("/tier/edit"), "{page}: {seen}");

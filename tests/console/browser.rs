@@ -285,6 +285,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let gold = TierContent { name: "gold".into(), limits: record.content.limits.clone() };
     house.records.tiers().create(gold, "otto").await.unwrap();
     let browser = Browser::start().await;
+    super::usage::record(&house.records, &["abc", "shop"]).await;
     browser.open(&house.site.url("/console")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
     // The field for the token already has the focus, so the test types and presses enter without a
@@ -318,6 +319,8 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         "/explain?id=abc".to_owned(),
         "/subject?realm=ip&id=192.0.2.7".to_owned(),
         "/consumer?id=abc".to_owned(),
+        "/months".to_owned(),
+        "/months?month=2020-01&search=x&sort=denied".to_owned(),
         "/consumer?id=unknown&at=yesterday".to_owned(),
         "/record/new?consumer=abc".to_owned(),
         format!("/record/edit?record={id}"),

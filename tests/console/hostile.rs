@@ -29,7 +29,7 @@ const FORMS: [&str; 13] = [
 ];
 
 /// The paths of pages that show something.
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 19] = [
     "/console",
     "/console/now",
     "/console/rules",
@@ -39,6 +39,9 @@ const PAGES: [&str; 16] = [
     "/console/subject?realm=consumer&id=abc",
     "/console/explain?realm=consumer&id=abc",
     "/console/consumer?id=abc",
+    "/console/consumer/export?id=abc&format=csv",
+    "/console/months",
+    "/console/months/export?format=json",
     "/console/usage?id=abc",
     "/console/record/new",
     "/console/tiers",

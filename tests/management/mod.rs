@@ -28,6 +28,7 @@ mod subjects;
 mod subscriptions;
 mod tiers;
 mod top_subjects;
+mod usage;
 mod webhooks;
 
 use std::sync::Arc;

@@ -1,11 +1,13 @@
 //! Records as the limits of a decision server, and the management on its own address, on real
 //! databases and Redis.
 
-use std::fs;
 use std::net::SocketAddr;
+use std::{fs, io};
 
 use reqwest::Method;
 use rl_core::RateLimiter;
+use rl_core::time::{Clock, SystemClock};
+use rl_records::{Day, Records, UsageQuery, UsageRow};
 use rl_serve::Shutdown;
 use rl_server::grpc::messages::Code;
 use rl_server::{Server, Source};
@@ -13,6 +15,7 @@ use rl_tests::web::{Answer, Fetch, client, eventually};
 use rl_tests::{DatabaseServer, PostgresServer, RedisServer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{SHOULD_RATE_LIMIT, call, descriptor, request};
@@ -36,6 +39,8 @@ struct Running {
     admin: SocketAddr,
     channel: Channel,
     limiter: RateLimiter,
+    stop: Shutdown,
+    task: JoinHandle<io::Result<()>>,
     _folder: TempDir,
 }
 
@@ -57,10 +62,21 @@ impl Running {
         let server = Server::start(&Source::RuleFile(file), variable).await.unwrap();
         let (http, grpc) = (server.http_addr(), server.grpc_addr());
         let (admin, limiter) = (server.admin_addr().unwrap(), server.limiter().clone());
-        tokio::spawn(server.run(&NEVER));
+        let stop = Shutdown::new();
+        let task = tokio::spawn({
+            let stop = stop.clone();
+            async move { server.run(&stop).await }
+        });
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { http, admin, channel, limiter, _folder: folder }
+        Self { http, admin, channel, limiter, stop, task, _folder: folder }
+    }
+
+    /// Stops the server, and waits for its end.
+    async fn stop(self) {
+        drop(self.channel);
+        self.stop.start();
+        self.task.await.unwrap().unwrap();
     }
 
     /// Asks as Envoy does, and returns whether the consumer is allowed.
@@ -120,9 +136,6 @@ impl Running {
     }
 }
 
-/// A shutdown that never starts.
-static NEVER: std::sync::LazyLock<Shutdown> = std::sync::LazyLock::new(Shutdown::new);
-
 fn is_allowed(answer: &Answer) -> bool {
     assert!([200, 429].contains(&answer.status), "{}: {}", answer.status, answer.body);
     answer.status == 200
@@ -147,6 +160,29 @@ async fn a_record_under_a_rule_of_the_file_limits_the_requests_of_this_rule_only
     assert_eq!([server.nginx("abc").await, server.program("abc").await], [true, false]);
     let envoy = [server.envoy("abc").await, server.envoy("abc").await, server.envoy("abc").await];
     assert_eq!(envoy, [true, true, false]);
+}
+
+/// The calls since the last write are written at the end of the server.
+#[tokio::test]
+async fn calls_of_consumers_are_recorded_by_rule_and_day() {
+    let redis = RedisServer::start();
+    let database = Database::file();
+    let server = Running::start(&database.url, &redis, "").await;
+    server.per_day("abc", 1).await;
+    assert_eq!([server.nginx("abc").await, server.nginx("abc").await], [true, false]);
+    assert!(server.envoy("abc").await);
+    server.stop().await;
+    let records = Records::connect(&database.url).await.unwrap();
+    let today = Day::of(SystemClock.now());
+    // The day may change during the test.
+    let query = UsageQuery::new(today.plus(-1), today);
+    let page = records.usage().days(&query).await.unwrap();
+    let row = |row: &UsageRow| {
+        (row.rule.clone().unwrap(), row.counts.allowed, row.counts.denied, row.counts.units)
+    };
+    let rows: Vec<_> = page.rows.iter().map(row).collect();
+    let expected = [("consumers".to_owned(), 1, 1, 1), ("edge.consumers".to_owned(), 1, 0, 1)];
+    assert_eq!(rows, expected);
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ mod audit;
 mod shadow;
 mod stored_rules;
 mod subject_rules;
+mod usage_export;
 
 mod read;
 mod routes;

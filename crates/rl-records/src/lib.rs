@@ -105,6 +105,7 @@ mod call_limits;
 mod limits;
 
 mod author;
+mod day;
 mod effect;
 mod history;
 mod record_id;
@@ -115,11 +116,13 @@ mod resource;
 mod rule;
 mod subscription;
 mod tier;
+mod usage;
 
 mod active;
 mod audit;
 
 mod database;
+mod recorder;
 mod source;
 
 pub use active::{ActiveLimits, Aggregation, Contribution, lifts};
@@ -129,15 +132,22 @@ pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
     AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
     Records, RecordsOptions, Resources, StoredRules, SubscriptionQuery, Subscriptions, Tiers,
+    UsageHistory,
 };
+pub use day::{Day, InvalidDay};
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
 pub use limits::Limits;
 pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
+pub use recorder::{UsageRecorder, UsageRecorderBuilder};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
 pub use rule::{RuleContent, RuleDefinition};
 pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats, RuleFollower};
 pub use subscription::{Subscription, SubscriptionContent, SubscriptionStatus};
 pub use tier::{Tier, TierContent, TierMember, TierUses};
+pub use usage::{
+    InvalidUsageCursor, MonthCursor, MonthPage, MonthQuery, MonthRow, UsageCounts, UsageCursor,
+    UsageOrder, UsagePage, UsageQuery, UsageRow,
+};

@@ -15,7 +15,7 @@ use rl_admin::webhook::Webhooks;
 use rl_core::RateLimiter;
 use rl_core::client_ip::ClientIp;
 use rl_core::rules::RulesFile;
-use rl_records::{DatabaseError, RecordSourceBuilder, Records, RuleFollower};
+use rl_records::{DatabaseError, RecordSourceBuilder, Records, RuleFollower, UsageRecorder};
 use rl_serve::{HttpServer, Shutdown};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -33,6 +33,7 @@ pub(crate) struct Management {
     pub(crate) settings: Settings,
     pub(crate) limits: RecordLimits,
     pub(crate) webhooks: Option<Webhooks>,
+    pub(crate) usage: Option<UsageRecorder>,
     pub(crate) limiter: RateLimiter,
     /// The rule file, beside whose rules those of the database apply.
     pub(crate) rules_file: Option<RulesFile>,
@@ -54,6 +55,9 @@ impl Management {
         self.limits.set(source.start());
         if let Some(file) = &self.rules_file {
             self.rule_follower.get_or_init(|| RuleFollower::start(&records, file));
+        }
+        if let Some(usage) = &self.usage {
+            usage.attach(&records);
         }
         Ok(records)
     }

@@ -8,10 +8,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rl_admin::DenialPublisher;
-use rl_admin::settings::AdminSettings;
+use rl_admin::settings::{AdminSettings, RecordsSettings};
 use rl_core::adapter::HttpLimiter;
 use rl_core::{FailureKind, MemoryStore, RateLimiter, RedisStore};
 use rl_metrics::Metrics;
+use rl_records::UsageRecorder;
 use rl_serve::{HttpServer, HttpService, PeerShares, Shutdown, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -39,7 +40,8 @@ const REQUEST_BYTES: usize = 256 * 1024 * 1024;
 /// 1. `/readyz` reports 503, and the health service of gRPC `NOT_SERVING`.
 /// 2. After [`Settings::shutdown_delay`](crate::Settings::shutdown_delay) all listeners stop as
 ///    [`rl_serve`] describes.
-/// 3. Permits that callers hold are settled, and leased units return to the store.
+/// 3. Permits that callers hold are settled, and leased units return to the store. The calls of
+///    consumers that are not recorded yet are written.
 ///
 /// # Examples
 ///
@@ -66,6 +68,8 @@ pub struct Server {
     shutdown: Shutdown,
     shutdown_delay: Duration,
     limiter: RateLimiter,
+    /// Records the calls of consumers, if there is a database of records.
+    usage: Option<UsageRecorder>,
     readiness: Readiness,
     health: Health,
     permits: PermitTable,
@@ -138,6 +142,10 @@ impl Server {
         if let Some(webhooks) = &webhooks {
             limiter = limiter.observer(webhooks.clone());
         }
+        let usage = settings.records.as_ref().and_then(RecordsSettings::usage_recorder);
+        if let Some(usage) = &usage {
+            limiter = limiter.observer(usage.clone());
+        }
         let limiter = limiter.build().map_err(|error| StartError(error.to_string()))?;
         if let Some(webhooks) = &webhooks {
             webhooks.watch(&limiter);
@@ -178,9 +186,16 @@ impl Server {
         let publisher = is_managed_elsewhere.then(|| DenialPublisher::start(limiter.clone()));
         let management = if settings.records.is_some() || admin.is_some() {
             let (limits, limiter) = (records, limiter.clone());
-            let (rules_file, rule_follower) = (file, OnceLock::new());
-            let management =
-                Management { settings, limits, webhooks, limiter, rules_file, rule_follower };
+            let (usage, rules_file, rule_follower) = (usage.clone(), file, OnceLock::new());
+            let management = Management {
+                settings,
+                limits,
+                webhooks,
+                usage,
+                limiter,
+                rules_file,
+                rule_follower,
+            };
             Some(start_management(management, admin, tls, of_admin, &shutdown).await?)
         } else {
             None
@@ -193,6 +208,7 @@ impl Server {
             shutdown,
             shutdown_delay,
             limiter,
+            usage,
             readiness,
             health,
             permits,
@@ -269,6 +285,13 @@ impl Server {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "store not closed"),
             Err(_) => tracing::warn!(target: "rl_server", "store not closed in time"),
+        }
+        if let Some(usage) = &self.usage {
+            match timeout(CLOSE, usage.write()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(target: "rl_server", %error, "usage not written"),
+                Err(_) => tracing::warn!(target: "rl_server", "usage not written in time"),
+            }
         }
         tracing::info!(target: "rl_server", "shutdown ended");
         joined(http).and(joined(grpc)).and(management)

@@ -39,6 +39,7 @@ use crate::one_or_many;
 ///   records:                         # the database of rules with `limits: records`
 ///     database: file:/run/secrets/database-url
 ///     default_per_hour: 1000         # of consumers without records
+///     usage_days: 400                # for which the calls of consumers are kept
 ///   admin:                           # the management API and the console
 ///     listen: 127.0.0.1:8090
 ///     tokens: file:tokens.json
@@ -250,7 +251,7 @@ enum AdminText {
 }
 
 /// The settings in the section `records`.
-const RECORDS: [&str; 9] = [
+const RECORDS: [&str; 10] = [
     "database",
     "default_per_second",
     "default_per_minute",
@@ -260,6 +261,7 @@ const RECORDS: [&str; 9] = [
     "default_per_month",
     "anonymous_per_hour",
     "zero_means",
+    "usage_days",
 ];
 
 /// The settings in the section `admin`.

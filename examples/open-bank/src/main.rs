@@ -29,7 +29,7 @@ use axum::response::Redirect;
 use axum::{Router, routing};
 use rl_admin::Backend;
 use rl_admin::console::Console;
-use rl_records::{RecordSource, Records};
+use rl_records::{RecordSource, Records, UsageRecorder};
 use rl_tower::client_ip::{ClientIp, TrustedProxies};
 use rl_tower::key::{ClientAddress, Identified, KeyExtractor};
 use rl_tower::store::{Layout, Store};
@@ -68,7 +68,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Periods without a limit are counted too, because the management shows the usage of all six
     // periods.
     let source = RecordSource::builder(&records).count_unlimited(true).start();
-    let mut limiter = RateLimiter::builder().policies(source);
+    let usage = UsageRecorder::start(&records);
+    let mut limiter = RateLimiter::builder().policies(source).observer(usage.clone());
     let mut store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut backend = Backend::Memory;
     if let Some(url) = setting("RL_REDIS_URL") {
@@ -103,6 +104,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Returns leased units to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");
+    }
+    if let Err(error) = usage.write().await {
+        eprintln!("warning: calls of the last minute not recorded: {error}");
     }
     Ok(())
 }

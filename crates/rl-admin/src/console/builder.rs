@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::session::Sessions;
 use super::site::Site;
 use super::{
-    assets, block, changes, consumer, consumers, explain, guard, last_hour, login, now, raise,
-    records, resources, rule_form, rules, store, templates, tiers, usage,
+    assets, block, changes, consumer, consumers, daily, explain, guard, last_hour, login, months,
+    now, raise, records, resources, rule_form, rules, store, templates, tiers, usage,
 };
 use crate::admin::Admin;
 
@@ -63,6 +63,9 @@ impl Console {
             .route(&path("/login"), get(login::form).post(login::log_in))
             .route(&path("/logout"), post(login::log_out))
             .route(&path("/consumer"), get(consumer::show))
+            .route(&path("/consumer/export"), get(daily::export))
+            .route(&path("/months"), get(months::list))
+            .route(&path("/months/export"), get(months::export))
             .route(&path("/usage"), get(usage::fragment))
             .route(&path("/record/new"), get(records::new).post(records::create))
             .route(&path("/record/edit"), get(records::edit).post(records::update))

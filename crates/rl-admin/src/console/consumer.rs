@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::page::{Tab, confirmation, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{active, block, changes, tiers, timeline, usage};
+use super::{active, block, changes, daily, tiers, timeline, usage};
 use crate::access::Role;
 use crate::subject_rules::note_on_unenforced_records;
 
@@ -67,6 +67,7 @@ pub(super) async fn show(
         @if let Some(note) = note_on_unenforced_records(context, &subject) {
             p.problem { (note) }
         }
+        (daily::section(&site, id).await?)
         section aria-labelledby="records" {
             h2 #records { "Records" }
             @if records.records.is_empty() {

@@ -20,10 +20,11 @@ pub(super) enum Tab {
     Changes,
     Store,
     LastHour,
+    Usage,
 }
 
 /// The tabs: the path below that of the console, the name, and the page.
-const TABS: [(&str, &str, Tab); 9] = [
+const TABS: [(&str, &str, Tab); 10] = [
     ("", "Now", Tab::Now),
     ("/consumers", "Consumers", Tab::Consumers),
     ("/rules", "Rules", Tab::Rules),
@@ -33,6 +34,7 @@ const TABS: [(&str, &str, Tab); 9] = [
     ("/changes", "Changes", Tab::Changes),
     ("/store", "Store", Tab::Store),
     ("/last-hour", "Last hour", Tab::LastHour),
+    ("/months", "Usage", Tab::Usage),
 ];
 
 /// Renders a page around `main`, whose first element is the heading.

@@ -29,13 +29,11 @@ enum Page {
 
 fn page_at(path: &str) -> Option<Page> {
     match path {
-        "" | "/" | "/now" | "/consumers" | "/changes" | "/tiers" | "/store" | "/last-hour" => {
-            Some(Page::OwnRows)
-        }
-        "/consumer" | "/subject" | "/usage" | "/explain" | "/reset" | "/raise" | "/block"
-        | "/unblock" | "/consumer/tier" | "/record/new" | "/record/edit" | "/record/delete" => {
-            Some(Page::Named)
-        }
+        "" | "/" | "/now" | "/consumers" | "/months" | "/months/export" | "/changes" | "/tiers"
+        | "/store" | "/last-hour" => Some(Page::OwnRows),
+        "/consumer" | "/consumer/export" | "/subject" | "/usage" | "/explain" | "/reset"
+        | "/raise" | "/block" | "/unblock" | "/consumer/tier" | "/record/new" | "/record/edit"
+        | "/record/delete" => Some(Page::Named),
         "/tier/new" | "/tier/edit" | "/tier/delete" => Some(Page::Shared),
         _ => None,
     }

@@ -21,12 +21,12 @@ pub(crate) use body::{BODY_TIMEOUT, Body};
 pub(crate) use explained_request::{ExplainQuery, ExplainedRequest};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
-    ApplicationName, ConsumerId, HourOfDay, LimitName, PathParam, PeriodName, RateLimitingId,
-    ResourceName, RuleName, SubscriptionIdParam, TierName, period_of,
+    ApplicationName, ConsumerId, HourOfDay, LimitName, MonthParam, PathParam, PeriodName,
+    RateLimitingId, ResourceName, RuleName, SubscriptionIdParam, TierName, period_of,
 };
 pub(crate) use query::{
-    FewChanges, FewNames, FewRules, History, Names, Query, QueryParams, RuleQuery, Search,
-    SearchLimits, SearchNames, SearchSubscriptions, TopQuery, UsageQuery,
+    FewChanges, FewNames, FewRules, Format, History, Names, Query, QueryParams, RuleQuery, Search,
+    SearchLimits, SearchMonth, SearchNames, SearchSubscriptions, SearchUsage, TopQuery, UsageQuery,
 };
 pub(crate) use scope::sees_record;
 pub(crate) use subject::{SubjectParams, subject_of_body};

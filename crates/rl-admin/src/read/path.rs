@@ -4,7 +4,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use rl_core::Realm;
-use rl_records::{CallPeriod, RecordId, SubscriptionId};
+use rl_records::{CallPeriod, Day, RecordId, SubscriptionId};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
@@ -12,7 +12,7 @@ use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
 use super::scope::ScopedRequest;
 use crate::context::Context;
 use crate::error::ApiError;
-use crate::wire::{Hour, Name, RealmText};
+use crate::wire::{Hour, Name, RealmText, parse_month};
 
 /// A parameter of the path.
 pub(crate) struct PathParam<T>(pub(crate) T);
@@ -172,6 +172,30 @@ impl PathSegment for HourOfDay {
             .pattern(Some(Hour::PATTERN))
             .description(Some("An hour in UTC: YYYY-MM-DD-HH"))
             .examples(["2025-12-31-13"])
+    }
+
+    async fn check(&self, _: &ScopedRequest<'_>) -> Result<(), ApiError> {
+        Ok(())
+    }
+}
+
+/// A month in UTC, by its first day.
+pub(crate) struct MonthParam(pub(crate) Day);
+
+impl PathSegment for MonthParam {
+    const NAME: &'static str = "MONTH";
+
+    fn read(text: &str) -> Result<Self, ApiError> {
+        let expected = "a month such as 2026-11, from 1970-01 to 9999-12";
+        parse_month(text).map(Self).ok_or_else(|| ApiError::invalid(Self::NAME, expected))
+    }
+
+    fn schema() -> ObjectBuilder {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some("^(19[7-9][0-9]|[2-9][0-9]{3})-(0[1-9]|1[0-2])$"))
+            .description(Some("A month in UTC: YYYY-MM"))
+            .examples(["2026-11"])
     }
 
     async fn check(&self, _: &ScopedRequest<'_>) -> Result<(), ApiError> {

@@ -2,16 +2,17 @@ use std::str::FromStr;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use rl_records::{RecordCursor, SubscriptionId};
+use rl_core::Realm;
+use rl_records::{MonthCursor, RecordCursor, SubscriptionId, UsageCursor, UsageOrder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::scope::actor_of;
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 use crate::last_hour::Ranking;
-use crate::wire::{Date, Name, RealmText, SubscriptionStatus};
+use crate::wire::{Date, DayText, Name, RealmText, SubscriptionStatus};
 
 /// The parameters of the query string.
 pub(crate) struct QueryParams<T>(pub(crate) T);
@@ -57,6 +58,25 @@ lists! {
     Search, SearchLimits, SearchSubscriptions, Names, FewNames, SearchNames, History, FewChanges,
     TopQuery
 }
+
+/// Implements [`Query`] for lists of the calls of subjects. Only the consumers among them are
+/// applications.
+macro_rules! usage {
+    ($($list:ident),*) => {
+        $(
+            impl Query for $list {
+                fn restrict(&mut self, applications: &[String]) -> Result<(), ApiError> {
+                    let is_of_consumers =
+                        self.realm.as_ref().is_none_or(|realm| realm.0 == Realm::Consumer);
+                    self.own = Some(if is_of_consumers { applications.to_vec() } else { Vec::new() });
+                    Ok(())
+                }
+            }
+        )*
+    };
+}
+
+usage! { SearchUsage, SearchMonth }
 
 /// Implements [`Query`] for queries about what the path names.
 macro_rules! reports {
@@ -346,6 +366,118 @@ pub(crate) struct TopQuery {
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 32, default = 32)]
     pub(crate) limit: PageSize<32>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
+}
+
+/// The format of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Format {
+    #[default]
+    Json,
+    Csv,
+}
+
+/// Selects the calls of days.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchUsage {
+    /// The first day in UTC. Without it, the list begins 29 days before `to`.
+    #[param(value_type = Option<DayText>)]
+    pub(crate) from: Option<DayText>,
+    /// The last day in UTC. Without it, the list ends today.
+    #[param(value_type = Option<DayText>)]
+    pub(crate) to: Option<DayText>,
+    /// Selects the subjects of this realm instead of consumers.
+    #[param(value_type = Option<RealmText>)]
+    pub(crate) realm: Option<RealmText>,
+    /// Selects the subject with this id. `consumer` is another name of this parameter.
+    #[serde(alias = "consumer")]
+    #[param(value_type = Option<Name>)]
+    pub(crate) subject: Option<Name>,
+    /// Selects the calls under this rule. An empty name selects limiters without rules.
+    #[param(example = "consumers")]
+    pub(crate) rule: Option<String>,
+    #[serde(default)]
+    #[param(inline, value_type = Option<Format>, default = "json")]
+    pub(crate) format: Format,
+    /// The size of the page.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the previous page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) after: Option<UsageCursor>,
+    /// The `previous` of the next page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) before: Option<UsageCursor>,
+    /// The applications to which the actor is restricted, if it is.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(crate) own: Option<Vec<String>>,
+}
+
+/// The number by which the subjects of a month are ordered, or their id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MonthOrder {
+    #[default]
+    Subject,
+    Allowed,
+    Denied,
+    Units,
+}
+
+impl From<MonthOrder> for UsageOrder {
+    fn from(order: MonthOrder) -> Self {
+        match order {
+            MonthOrder::Subject => Self::Subject,
+            MonthOrder::Allowed => Self::Allowed,
+            MonthOrder::Denied => Self::Denied,
+            MonthOrder::Units => Self::Units,
+        }
+    }
+}
+
+/// Selects the subjects of a month.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchMonth {
+    /// Selects the subjects of this realm instead of consumers.
+    #[param(value_type = Option<RealmText>)]
+    pub(crate) realm: Option<RealmText>,
+    /// Selects the subjects whose id contains this text, whatever the case of letters.
+    #[param(value_type = Option<Name>)]
+    pub(crate) search: Option<Name>,
+    /// Selects the calls under this rule. An empty name selects limiters without rules.
+    #[param(example = "consumers")]
+    pub(crate) rule: Option<String>,
+    /// The order: by id, or by a number, the largest first.
+    #[serde(default)]
+    #[param(inline, value_type = Option<MonthOrder>, default = "subject")]
+    pub(crate) by: MonthOrder,
+    #[serde(default)]
+    #[param(inline, value_type = Option<Format>, default = "json")]
+    pub(crate) format: Format,
+    /// The size of the page.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the previous page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) after: Option<MonthCursor>,
+    /// The `previous` of the next page.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) before: Option<MonthCursor>,
     /// The applications to which the actor is restricted, if it is.
     #[serde(skip)]
     #[param(ignore)]

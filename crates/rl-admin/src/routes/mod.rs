@@ -17,6 +17,7 @@ mod subscriptions;
 mod tiers;
 mod top_subjects;
 mod usage;
+mod usage_history;
 
 use std::sync::Arc;
 
@@ -80,6 +81,8 @@ fn described() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(block::read, block::put, block::delete))
         .routes(routes!(usage::read, usage::reset))
         .routes(routes!(usage::reset_limit))
+        .routes(routes!(usage_history::days))
+        .routes(routes!(usage_history::month))
         .routes(routes!(top_subjects::list))
         .routes(routes!(explain::consumer))
         .routes(routes!(explain::subject))

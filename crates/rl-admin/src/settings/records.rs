@@ -4,7 +4,7 @@ use rl_core::source::ByRealm;
 use rl_core::{Limit, Period, Policy, Realm};
 use rl_records::{
     CallLimit, CallLimits, CallPeriod, DatabaseError, RecordSource, RecordSourceBuilder, Records,
-    RecordsOptions, ZeroMeans,
+    RecordsOptions, UsageRecorder, ZeroMeans,
 };
 
 use super::InvalidSetting;
@@ -17,6 +17,8 @@ pub struct RecordsSettings {
     zero_means: ZeroMeans,
     /// The limit per hour of an anonymous address.
     anonymous: CallLimit,
+    /// The number of days for which the calls of consumers are kept; 0 if they are not recorded.
+    usage_days: u32,
 }
 
 impl RecordsSettings {
@@ -27,6 +29,7 @@ impl RecordsSettings {
     /// Returns an error that names the variable and the expected value.
     pub fn read(read: impl Fn(&'static str) -> Option<String>) -> Result<Self, InvalidSetting> {
         const DATABASE: &str = "DATABASE_URL";
+        const USAGE_DAYS: &str = "RL_USAGE_DAYS";
         const KINDS: [&str; 5] = ["postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
         let expected =
             "expected postgres://user:password@host/database, mysql://… or sqlite://file";
@@ -44,7 +47,14 @@ impl RecordsSettings {
         };
         let anonymous = limit(&read, "RL_ANONYMOUS_PER_HOUR")?;
         let anonymous = anonymous.unwrap_or(CallLimit::AtMost(1_000));
-        Ok(Self { database, defaults: defaults(read)?, zero_means, anonymous })
+        let usage_days = match read(USAGE_DAYS) {
+            None => 400,
+            Some(text) => text.parse().ok().filter(|days| *days <= 36_500).ok_or_else(|| {
+                let expected = "0 (calls are not recorded) to 36500 days";
+                InvalidSetting::new(USAGE_DAYS, format!("{text:?}: expected {expected}"))
+            })?,
+        };
+        Ok(Self { database, defaults: defaults(read)?, zero_means, anonymous, usage_days })
     }
 
     /// Connects to the database.
@@ -62,6 +72,14 @@ impl RecordsSettings {
     /// addresses. Other subjects have no limits.
     pub fn source(&self, records: &Records) -> RecordSourceBuilder {
         RecordSource::builder(records).others(self.others()).tiers_of_keys()
+    }
+
+    /// Returns an observer that records the calls of consumers once it is
+    /// [attached](UsageRecorder::attach) to the database. Returns `None` if calls are not recorded.
+    #[must_use]
+    pub fn usage_recorder(&self) -> Option<UsageRecorder> {
+        let days = Some(self.usage_days).filter(|days| *days > 0)?;
+        Some(UsageRecorder::builder().keep_days(days).build())
     }
 
     fn others(&self) -> ByRealm {
@@ -134,6 +152,9 @@ mod tests {
         let least = settings(&[("DATABASE_URL", "sqlite::memory:")]).unwrap();
         assert_eq!(least.defaults, CallLimits::UNLIMITED);
         assert_eq!(least.anonymous, CallLimit::AtMost(1_000));
+        assert!(least.usage_recorder().is_some());
+        let without = settings(&[("DATABASE_URL", "sqlite::memory:"), ("RL_USAGE_DAYS", "0")]);
+        assert!(without.unwrap().usage_recorder().is_none());
         let error = settings(&[]).unwrap_err();
         assert!(error.starts_with("DATABASE_URL: expected postgres://"), "{error}");
     }
@@ -145,6 +166,7 @@ mod tests {
             ("DATABASE_URL", "oracle://root:swordfish@host/x", "DATABASE_URL: unknown kind of database"),
             ("RL_ZERO_MEANS", "nothing", "RL_ZERO_MEANS: expected blocked or unlimited"),
             ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR: \"-2\": expected -1 (no limit)"),
+            ("RL_USAGE_DAYS", "-1", "RL_USAGE_DAYS: \"-1\": expected 0 (calls are not recorded) to 36500 days"),
             ("RL_ANONYMOUS_PER_HOUR", "many", "RL_ANONYMOUS_PER_HOUR: \"many\": expected -1 (no limit)"),
         ];
         for (name, value, message) in table {

@@ -14,6 +14,7 @@ mod rule;
 mod subscription;
 mod tier;
 mod top_subjects;
+mod usage;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
@@ -36,3 +37,6 @@ pub(crate) use subscription::{
 };
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};
 pub(crate) use top_subjects::TopSubjects;
+pub(crate) use usage::{
+    DayText, ExportedRow, UsageDays, UsageMonth, UsageOfDay, UsageOfMonth, month_text, parse_month,
+};

@@ -125,6 +125,11 @@ impl DecisionEvents {
         }
     }
 
+    /// Returns whether the observer receives decisions.
+    pub(super) const fn observes_decisions(&self) -> bool {
+        self.observes_decisions
+    }
+
     /// Reports a decision.
     pub(super) fn decided<'a>(
         &self,

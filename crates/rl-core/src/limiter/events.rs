@@ -13,12 +13,14 @@ use super::damaged_subjects::{DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
+use super::operation::Operation;
 use super::parts::CounterKey;
 use super::stores::Stores;
 use crate::decision::{Decision, LimitStatus};
 use crate::model::{FailureKind, OnFailure, StoreError, Subject};
 use crate::observe::{
-    self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan, Transition,
+    self, CountedParts, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan,
+    Transition,
 };
 use crate::rules::ActiveRules;
 use crate::store::{Namespace, Part};
@@ -131,13 +133,13 @@ impl Events {
     }
 
     /// Reports a decision, the limits in shadow that would have denied the request, and the limits
-    /// that it nearly used up. `counters_of` returns the counters of the part at a position.
-    /// `begun` is the time since which the request has waited; `None` if it has not.
+    /// that it nearly used up. The request has `count` parts, and `counters_of` returns the counters
+    /// of the part at a position.
     pub(super) fn decided<'a>(
         &self,
-        counters_of: impl Fn(usize) -> CounterKey<'a>,
+        (count, counters_of): (usize, impl Fn(usize) -> CounterKey<'a>),
         decision: &Decision,
-        begun: Option<Instant>,
+        Operation { mode, begun, .. }: Operation,
     ) {
         let is_read = self.of_decisions.is_some() || observe::may_decisions_be_logged();
         if !is_read && !decision.has_shadow() {
@@ -162,7 +164,25 @@ impl Events {
             }
         }
         if let Some(of_decisions) = &self.of_decisions {
+            let find = |index| {
+                let CounterKey { subject, namespace } = counters_of(index);
+                (self.names.rule(namespace), subject)
+            };
+            let counted = CountedParts { count, find: Some(&find) };
+            let event = event.with_mode(mode).with_parts(counted);
             of_decisions.decided(&self.names, &counters_of, decision, &event);
+        }
+    }
+
+    /// Reports units that were charged or refunded after a decision, if the observer receives
+    /// decisions.
+    pub(super) fn settled(&self, counters: CounterKey<'_>, charged: u64, refunded: u64) {
+        let is_changed = charged > 0 || refunded > 0;
+        if is_changed && self.of_decisions.as_ref().is_some_and(DecisionEvents::observes_decisions)
+        {
+            let CounterKey { subject, namespace } = counters;
+            let location = self.place().with_rule(self.names.rule(namespace));
+            self.emit_at(location, EventKind::Settled { subject, charged, refunded });
         }
     }
 

@@ -434,14 +434,15 @@ impl Pipeline {
         operation: Operation,
         decision: Decision,
     ) -> Decision {
-        self.report(|index| CounterKey::from(&parts[index]), operation, decision)
+        let counters_of = |index: usize| CounterKey::from(&parts[index]);
+        self.report((parts.len(), counters_of), operation, decision)
     }
 
-    /// Completes, counts and reports the decision about a request. `counters_of` returns the
-    /// counters of the part at a position.
+    /// Completes, counts and reports the decision about a request of `count` parts. `counters_of`
+    /// returns the counters of the part at a position.
     pub(super) fn report<'a>(
         &self,
-        counters_of: impl Fn(usize) -> CounterKey<'a>,
+        (count, counters_of): (usize, impl Fn(usize) -> CounterKey<'a>),
         operation: Operation,
         mut decision: Decision,
     ) -> Decision {
@@ -452,7 +453,7 @@ impl Pipeline {
             self.tally.count(operation.mode, &decision, &counters_of);
         }
         if operation.reports_denial || decision.is_allowed() {
-            self.events.decided(&counters_of, &decision, operation.begun);
+            self.events.decided((count, &counters_of), &decision, operation);
         }
         decision
     }
@@ -611,7 +612,7 @@ impl Pipeline {
         origin: Origin,
     ) -> MaybeReady<Decision> {
         let decision = Decision::undecided(cost, origin);
-        MaybeReady::ready(self.report(|_| subject.into(), operation, decision))
+        MaybeReady::ready(self.report((1, |_| subject.into()), operation, decision))
     }
 }
 

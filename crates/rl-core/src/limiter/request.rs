@@ -331,8 +331,9 @@ impl<'a> LimiterRequest<'a> {
     ///
     /// Resolves to an error if the store fails. Units may have been refunded nevertheless.
     pub fn refund(self, decision: &Decision, units: &[u64]) -> StoreFuture<()> {
-        let Pipeline { stores, tally, .. } = &**self.pipeline;
-        let refund = |parts: &[Part<'_>]| refund_parts(stores, tally, parts, decision, units);
+        let Pipeline { stores, tally, events, .. } = &**self.pipeline;
+        let counts = (tally, &**events);
+        let refund = |parts: &[Part<'_>]| refund_parts(stores, counts, parts, decision, units);
         // `decision.policy()` does not show the policy of an undisclosed part, but the decision on
         // the part does.
         let of_first = decision.of_part(0);

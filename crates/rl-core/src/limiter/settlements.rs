@@ -39,14 +39,16 @@ fn release_of<'a>(charge: &'a Charge<'a>, stores: &'a Stores) -> Option<Settleme
 /// each part.
 pub(super) fn refund_parts(
     stores: &Stores,
-    tally: &Tally,
+    (tally, events): (&Tally, &Events),
     parts: &[Part<'_>],
     decision: &Decision,
     units: &[u64],
 ) -> StoreFuture<()> {
     let charges = Charge::of_parts(&stores.namespace, parts, decision);
-    for part in charges.iter().flat_map(|charge| &charge.parts) {
-        tally.refunded(units.get(part.index).map_or(0, |units| part.units.min(*units)));
+    for (charge, part) in charges.iter().flat_map(|one| one.parts.iter().map(move |p| (one, p))) {
+        let refunded = units.get(part.index).map_or(0, |units| part.units.min(*units));
+        tally.refunded(refunded);
+        events.settled(charge.counters, 0, refunded);
     }
     let refunds = charges.iter().filter_map(|charge| refund_of(charge, stores, units));
     stores.settle(decision, &refunds.collect::<SmallVec<[_; 2]>>())

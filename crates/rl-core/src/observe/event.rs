@@ -1,11 +1,12 @@
 //! The events that an observer receives.
 
 use std::error::Error;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::decision::{Decision, LimitStatus, Origin};
-use crate::model::{FailureKind, OnFailure, Redacted, StoreError, Subject};
+use crate::decision::{Decision, LimitStatus, Origin, PartStatus};
+use crate::model::{FailureKind, Mode, OnFailure, Redacted, StoreError, Subject};
 
 /// The names of the limiter, the rule and the store that an event concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,17 +49,75 @@ pub struct DecisionEvent<'a> {
     /// The time for which the request waited for its policy and for the store. It is `None` if both
     /// were ready at once, as in memory.
     pub duration: Option<Duration>,
+    /// Whether the request was checked, charged for work that was done already, or only looked at.
+    pub mode: Mode,
+    counted: CountedParts<'a>,
+}
+
+/// A part of a request: its rule, its subject, and the decision on it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DecidedPart<'a> {
+    /// The name of the rule; `None` in a limiter without rules.
+    pub rule: Option<&'a str>,
+    /// The subject.
+    pub subject: &'a Subject,
+    /// The decision on the part. If no store decided the request, it is the decision on the whole
+    /// request.
+    pub status: PartStatus<'a>,
+}
+
+/// The number of parts of a request, and a function that returns the rule and the subject of the
+/// part at a position.
+#[derive(Clone, Copy)]
+pub(crate) struct CountedParts<'a> {
+    pub(crate) count: usize,
+    pub(crate) find: Option<&'a dyn Fn(usize) -> (Option<&'a str>, &'a Subject)>,
+}
+
+impl fmt::Debug for CountedParts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.count.fmt(f)
+    }
 }
 
 impl<'a> DecisionEvent<'a> {
-    /// Creates the event of a decision that was made at once.
+    /// Creates the event of the decision about a checked request, which was made at once.
     #[must_use]
     pub const fn new(
         location: EventLocation<'a>,
         subject: &'a Subject,
         decision: &'a Decision,
     ) -> Self {
-        Self { location, subject, decision, duration: None }
+        let counted = CountedParts { count: 1, find: None };
+        Self { location, subject, decision, duration: None, mode: Mode::Check, counted }
+    }
+
+    /// Sets whether the request was checked, charged or only looked at.
+    #[must_use]
+    pub const fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Sets the parts of the request.
+    pub(crate) const fn with_parts(self, counted: CountedParts<'a>) -> Self {
+        Self { counted, ..self }
+    }
+
+    /// Returns each part of the request, in order. A request that counts under one subject has one
+    /// part.
+    pub fn parts(&self) -> impl Iterator<Item = DecidedPart<'a>> + use<'a> {
+        let Self { location, subject, decision, counted, .. } = *self;
+        let statuses = decision.parts().len();
+        (0..counted.count.max(1)).filter_map(move |index| {
+            let (rule, subject) = match counted.find {
+                Some(find) => find(index),
+                None => (location.rule, subject),
+            };
+            // If no store decided the request, one status is that of all parts.
+            let status = decision.parts().nth(if statuses == 1 { 0 } else { index })?;
+            Some(DecidedPart { rule, subject, status })
+        })
     }
 
     /// Sets the time for which the request waited.
@@ -118,6 +177,16 @@ pub enum EventKind<'a> {
         /// Whether this is the first such request in the window of the limit, whichever subject
         /// sent it.
         is_first: bool,
+    },
+    /// The charge of a request has changed after its decision: its permit was settled, or units
+    /// were refunded. Only observers of decisions get it.
+    Settled {
+        /// The subject.
+        subject: &'a Subject,
+        /// The units that were charged after the decision.
+        charged: u64,
+        /// The units that were refunded.
+        refunded: u64,
     },
     /// A call to the store or to the fallback has failed.
     ///
@@ -355,6 +424,7 @@ impl EventKind<'_> {
         match self {
             Self::NearLimit { .. } => "near_limit",
             Self::WouldDeny { .. } => "would_deny",
+            Self::Settled { .. } => "settled",
             Self::StoreCallFailed { .. } => "store_call_failed",
             Self::StoreFailing { .. } => "store_failing",
             Self::StoreRecovered { .. } => "store_recovered",

@@ -29,7 +29,7 @@ impl Observer for LogObserver {
         if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
             return;
         }
-        let DecisionEvent { location, subject, decision, duration } = *event;
+        let DecisionEvent { location, subject, decision, duration, .. } = *event;
         let EventLocation { limiter, rule, store } = location;
         let governing = decision.governing(GoverningLimit::ShortestActive);
         tracing::debug!(
@@ -244,6 +244,7 @@ impl Observer for LogObserver {
             }
             // These events are for metrics. Other events report the same conditions to operators.
             EventKind::NearLimit { .. }
+            | EventKind::Settled { .. }
             | EventKind::StoreCallFailed { .. }
             | EventKind::BreakerOpened { .. }
             | EventKind::BreakerClosed { .. }

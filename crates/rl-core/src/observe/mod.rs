@@ -111,7 +111,8 @@ mod spans;
 mod tests;
 mod transition;
 
-pub use event::{DecisionEvent, Event, EventKind, EventLocation};
+pub(crate) use event::CountedParts;
+pub use event::{DecidedPart, DecisionEvent, Event, EventKind, EventLocation};
 use log::LogObserver;
 #[cfg(feature = "rules-file")]
 pub(crate) use log::rules_warned;

@@ -60,8 +60,9 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// Returns whether the observer receives decisions. Defaults to `true`. The limiter calls it
     /// once, when it is built.
     ///
-    /// An observer that returns false gets neither [`decided`](Self::decided) nor
-    /// [`EventKind::NearLimit`]. Decisions in memory then cost as little as without an observer.
+    /// An observer that returns false gets neither [`decided`](Self::decided) nor the events
+    /// [`EventKind::NearLimit`] and [`EventKind::Settled`]. Decisions in memory then cost as little
+    /// as without an observer.
     fn observes_decisions(&self) -> bool {
         true
     }
@@ -86,7 +87,8 @@ impl Observer for Both {
     }
 
     fn observe(&self, event: &Event<'_>) {
-        let needs_decisions = matches!(event.kind, EventKind::NearLimit { .. });
+        let needs_decisions =
+            matches!(event.kind, EventKind::NearLimit { .. } | EventKind::Settled { .. });
         for (observer, observes_decisions) in &self.0 {
             if *observes_decisions || !needs_decisions {
                 observer.observe(event);

@@ -73,11 +73,96 @@ impl Dialect {
     /// the transaction commits.
     pub(super) fn commit(self, channel: &str) -> String {
         match self {
-            Self::Sqlite => "COMMIT".to_owned(),
             // The notification does not contain the owner, because an id may exceed the size limit
             // of a payload.
             Self::Postgres => format!("NOTIFY {channel}; COMMIT"),
-            Self::MySql => "COMMIT; SET SESSION wait_timeout = DEFAULT".to_owned(),
+            Self::Sqlite | Self::MySql => self.commit_unannounced().to_owned(),
+        }
+    }
+
+    /// Returns the statements that commit a transaction of which no instance is notified.
+    pub(super) const fn commit_unannounced(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => "COMMIT",
+            Self::MySql => "COMMIT; SET SESSION wait_timeout = DEFAULT",
+        }
+    }
+
+    /// Returns the sums of the columns of usage, as whole numbers.
+    pub(super) const fn usage_sums(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => {
+                "CAST(COALESCE(SUM(allowed), 0) AS BIGINT) AS allowed, \
+                 CAST(COALESCE(SUM(denied), 0) AS BIGINT) AS denied, \
+                 CAST(COALESCE(SUM(would_be_denied), 0) AS BIGINT) AS would_be_denied, \
+                 CAST(COALESCE(SUM(units), 0) AS BIGINT) AS units"
+            }
+            Self::MySql => {
+                "CAST(COALESCE(SUM(allowed), 0) AS SIGNED) AS allowed, \
+                 CAST(COALESCE(SUM(denied), 0) AS SIGNED) AS denied, \
+                 CAST(COALESCE(SUM(would_be_denied), 0) AS SIGNED) AS would_be_denied, \
+                 CAST(COALESCE(SUM(units), 0) AS SIGNED) AS units"
+            }
+        }
+    }
+
+    /// Returns the end of a statement that inserts usage into a table called `stored`: numbers of a
+    /// row that exists are added. A sum of units stays within 2^53 - 1.
+    pub(super) const fn add_usage(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => {
+                " ON CONFLICT (realm, subject_id, day, rule) DO UPDATE SET \
+                 allowed = stored.allowed + excluded.allowed, \
+                 denied = stored.denied + excluded.denied, \
+                 would_be_denied = stored.would_be_denied + excluded.would_be_denied, \
+                 units = CASE WHEN stored.units + excluded.units > 9007199254740991 \
+                 THEN 9007199254740991 ELSE stored.units + excluded.units END"
+            }
+            Self::MySql => {
+                " ON DUPLICATE KEY UPDATE allowed = allowed + VALUES(allowed), \
+                 denied = denied + VALUES(denied), \
+                 would_be_denied = would_be_denied + VALUES(would_be_denied), \
+                 units = CASE WHEN units + VALUES(units) > 9007199254740991 \
+                 THEN 9007199254740991 ELSE units + VALUES(units) END"
+            }
+        }
+    }
+
+    /// Returns the statement that registers a writer of usage, or writes its day. Its first
+    /// placeholder is the writer, and its second the day.
+    pub(super) const fn register_writer(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => {
+                "INSERT INTO rl_usage_writers (writer, last_write, day) VALUES (?, 0, ?) \
+                 ON CONFLICT (writer) DO UPDATE SET day = excluded.day"
+            }
+            Self::MySql => {
+                "INSERT INTO rl_usage_writers (writer, last_write, day) VALUES (?, 0, ?) \
+                 ON DUPLICATE KEY UPDATE day = VALUES(day)"
+            }
+        }
+    }
+
+    /// Returns the statements that delete some of the days of a realm and some of the months before a
+    /// day. The placeholders are the realm and the day, or only the day.
+    pub(super) const fn delete_usage(self) -> [&'static str; 2] {
+        match self {
+            Self::Sqlite => [
+                "DELETE FROM rl_usage_days WHERE rowid IN \
+                 (SELECT rowid FROM rl_usage_days WHERE realm = ? AND day < ? LIMIT 1000)",
+                "DELETE FROM rl_usage_months WHERE rowid IN \
+                 (SELECT rowid FROM rl_usage_months WHERE day < ? LIMIT 1000)",
+            ],
+            Self::Postgres => [
+                "DELETE FROM rl_usage_days WHERE ctid = ANY (ARRAY \
+                 (SELECT ctid FROM rl_usage_days WHERE realm = ? AND day < ? LIMIT 1000))",
+                "DELETE FROM rl_usage_months WHERE ctid = ANY (ARRAY \
+                 (SELECT ctid FROM rl_usage_months WHERE day < ? LIMIT 1000))",
+            ],
+            Self::MySql => [
+                "DELETE FROM rl_usage_days WHERE realm = ? AND day < ? LIMIT 1000",
+                "DELETE FROM rl_usage_months WHERE day < ? LIMIT 1000",
+            ],
         }
     }
 

@@ -13,6 +13,7 @@
 //! records, tiers, resources,
 //! subscriptions                   the public operations
 //! lookups, change_log             the queries of sources
+//! usage_table, usage_history      calls added up by day: the writes, and the public queries
 //! ```
 
 mod audit_log;
@@ -41,6 +42,8 @@ mod table;
 mod tier_members;
 mod tiers;
 mod transaction;
+mod usage_history;
+mod usage_table;
 
 pub use audit_log::AuditLog;
 pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
@@ -51,9 +54,11 @@ pub use resources::Resources;
 pub use rules::StoredRules;
 pub use subscriptions::{SubscriptionQuery, Subscriptions};
 pub use tiers::Tiers;
+pub use usage_history::UsageHistory;
 
 pub(crate) use change_log::{ChangesSince, Position, changes_since, last_change};
 pub(crate) use handle::{CHANNEL, Database, Listener};
 pub(crate) use kind::Kind;
 pub(crate) use lookup_limiter::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
 pub(crate) use lookups::{SubjectLimits, record_realms, resource_limit, subject_limits};
+pub(crate) use usage_table::{UsageKey, add as add_usage, delete_before as delete_usage_before};

@@ -23,26 +23,36 @@ const STARTUP: Duration = Duration::from_secs(5);
 /// them.
 const MIGRATION: Duration = Duration::from_secs(60);
 
-const SQLITE: [(&str, &str); 6] = [
-    ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
-    ("blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
-    ("tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
-    ("audit", include_str!("../../migrations/sqlite/0004_audit.sql")),
-    ("subscriptions", include_str!("../../migrations/sqlite/0005_subscriptions.sql")),
-    ("limits", include_str!("../../migrations/sqlite/0006_limits.sql")),
+/// The steps that create the tables: the version, the name and the statements of each.
+const SQLITE: [(i64, &str, &str); 7] = [
+    (1, "records", include_str!("../../migrations/sqlite/0001_records.sql")),
+    (2, "blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
+    (3, "tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
+    (4, "audit", include_str!("../../migrations/sqlite/0004_audit.sql")),
+    (5, "subscriptions", include_str!("../../migrations/sqlite/0005_subscriptions.sql")),
+    (6, "limits", include_str!("../../migrations/sqlite/0006_limits.sql")),
+    (8, "usage", include_str!("../../migrations/sqlite/0008_usage.sql")),
+    (9, "rules", include_str!("../../migrations/sqlite/0009_rules.sql")),
+    (10, "index_of_blocks", include_str!("../../migrations/sqlite/0010_index_of_blocks.sql")),
 ];
-const POSTGRES: [(&str, &str); 6] = [
-    ("records", include_str!("../../migrations/postgres/0001_records.sql")),
-    ("blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
-    ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
-    ("audit", include_str!("../../migrations/postgres/0004_audit.sql")),
-    ("subscriptions", include_str!("../../migrations/postgres/0005_subscriptions.sql")),
-    ("limits", include_str!("../../migrations/postgres/0006_limits.sql")),
+const POSTGRES: [(i64, &str, &str); 7] = [
+    (1, "records", include_str!("../../migrations/postgres/0001_records.sql")),
+    (2, "blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
+    (3, "tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
+    (4, "audit", include_str!("../../migrations/postgres/0004_audit.sql")),
+    (5, "subscriptions", include_str!("../../migrations/postgres/0005_subscriptions.sql")),
+    (6, "limits", include_str!("../../migrations/postgres/0006_limits.sql")),
+    (8, "usage", include_str!("../../migrations/postgres/0008_usage.sql")),
+    (9, "rules", include_str!("../../migrations/postgres/0009_rules.sql")),
+    (10, "index_of_blocks", include_str!("../../migrations/postgres/0010_index_of_blocks.sql")),
 ];
-const MYSQL: [(&str, &str); 3] = [
-    ("records", include_str!("../../migrations/mysql/0001_records.sql")),
-    ("subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
-    ("limits", include_str!("../../migrations/mysql/0003_limits.sql")),
+const MYSQL: [(i64, &str, &str); 4] = [
+    (1, "records", include_str!("../../migrations/mysql/0001_records.sql")),
+    (2, "subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
+    (3, "limits", include_str!("../../migrations/mysql/0003_limits.sql")),
+    (5, "usage", include_str!("../../migrations/mysql/0005_usage.sql")),
+    (6, "rules", include_str!("../../migrations/mysql/0006_rules.sql")),
+    (7, "index_of_blocks", include_str!("../../migrations/mysql/0007_index_of_blocks.sql")),
 ];
 
 /// Connects to a database, and creates or upgrades its tables.
@@ -112,7 +122,7 @@ async fn migrate(connection: &mut AnyConnection, dialect: Dialect) -> Result<(),
         Dialect::Postgres => &POSTGRES,
         Dialect::MySql => &MYSQL,
     };
-    let migrations = (1..).zip(steps).map(|(version, &(name, sql))| {
+    let migrations = steps.iter().map(|&(version, name, sql)| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     });
     let migrations: Vec<_> = migrations.collect();

@@ -20,6 +20,7 @@ use super::subscriptions::Subscriptions;
 use super::tier_members;
 use super::tiers::Tiers;
 use super::transaction::Transaction;
+use super::usage_history::UsageHistory;
 use crate::active::{ActiveLimits, Aggregation};
 use crate::author::Author;
 use crate::error::{ChangeError, DatabaseError};
@@ -92,6 +93,13 @@ impl Records {
     #[must_use]
     pub fn audit_log(&self) -> AuditLog<'_> {
         AuditLog::new(&self.database)
+    }
+
+    /// Returns the calls of subjects, added up by day, if a
+    /// [`UsageRecorder`](crate::UsageRecorder) writes them.
+    #[must_use]
+    pub const fn usage(&self) -> UsageHistory<'_> {
+        UsageHistory::new(&self.database)
     }
 
     /// Closes every connection. Later calls return an error.

@@ -189,14 +189,15 @@ impl PermitInner {
         let (tally, charged) = (&self.pipeline.tally, self.decision.charged());
         let unsettled = self.unsettled(account);
         tally.permit_ended(self.begun);
-        match account.charged_since + unsettled.saturating_sub(charged) {
-            0 => {}
-            added => tally.charged_after(added),
+        let added = account.charged_since + unsettled.saturating_sub(charged);
+        let refunded = charged.saturating_sub(unsettled);
+        if added > 0 {
+            tally.charged_after(added);
         }
-        match charged.saturating_sub(unsettled) {
-            0 => {}
-            refunded => tally.refunded(refunded),
+        if refunded > 0 {
+            tally.refunded(refunded);
         }
+        self.pipeline.events.settled(self.counters(), added, refunded);
     }
 
     /// Returns the settlement of a charge that is not a reservation.
