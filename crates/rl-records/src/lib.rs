@@ -123,8 +123,9 @@ pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
 pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
-    AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
-    Records, RecordsOptions, Resources, SubscriptionQuery, Subscriptions, Tiers,
+    AuditLog, ConsoleSession, ConsoleSessions, ConsumerPage, ConsumerQuery, ConsumerSummary,
+    RecordCursor, RecordPage, RecordQuery, Records, RecordsOptions, Resources, SubscriptionQuery,
+    Subscriptions, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};

@@ -13,11 +13,13 @@
 //! records, tiers, resources,
 //! subscriptions                   the public operations
 //! lookups, change_log             the queries of sources
+//! console_sessions                the logins of people, which are no limits
 //! ```
 
 mod audit_log;
 mod change_log;
 mod connections;
+mod console_sessions;
 mod consumers;
 mod dialect;
 mod driver_error;
@@ -42,6 +44,7 @@ mod tiers;
 mod transaction;
 
 pub use audit_log::AuditLog;
+pub use console_sessions::{ConsoleSession, ConsoleSessions};
 pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
 pub use options::RecordsOptions;
 pub use record_query::{RecordCursor, RecordPage, RecordQuery};

@@ -23,26 +23,29 @@ const STARTUP: Duration = Duration::from_secs(5);
 /// them.
 const MIGRATION: Duration = Duration::from_secs(60);
 
-const SQLITE: [(&str, &str); 6] = [
+const SQLITE: [(&str, &str); 7] = [
     ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
     ("blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     ("tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
     ("audit", include_str!("../../migrations/sqlite/0004_audit.sql")),
     ("subscriptions", include_str!("../../migrations/sqlite/0005_subscriptions.sql")),
     ("limits", include_str!("../../migrations/sqlite/0006_limits.sql")),
+    ("console_sessions", include_str!("../../migrations/sqlite/0007_console_sessions.sql")),
 ];
-const POSTGRES: [(&str, &str); 6] = [
+const POSTGRES: [(&str, &str); 7] = [
     ("records", include_str!("../../migrations/postgres/0001_records.sql")),
     ("blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
     ("audit", include_str!("../../migrations/postgres/0004_audit.sql")),
     ("subscriptions", include_str!("../../migrations/postgres/0005_subscriptions.sql")),
     ("limits", include_str!("../../migrations/postgres/0006_limits.sql")),
+    ("console_sessions", include_str!("../../migrations/postgres/0007_console_sessions.sql")),
 ];
-const MYSQL: [(&str, &str); 3] = [
+const MYSQL: [(&str, &str); 4] = [
     ("records", include_str!("../../migrations/mysql/0001_records.sql")),
     ("subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
     ("limits", include_str!("../../migrations/mysql/0003_limits.sql")),
+    ("console_sessions", include_str!("../../migrations/mysql/0004_console_sessions.sql")),
 ];
 
 /// Connects to a database, and creates or upgrades its tables.
