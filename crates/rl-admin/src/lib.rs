@@ -84,6 +84,8 @@ mod routes;
 
 mod admin;
 
+pub mod oidc;
+
 pub mod console;
 
 pub mod settings;
