@@ -9,6 +9,8 @@ mod many_consumers;
 mod now;
 mod pages;
 mod server;
+mod sessions;
+mod sign_in;
 mod usage;
 
 use std::sync::Arc;
@@ -72,6 +74,16 @@ impl House {
         settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
     ) -> Self {
         let records = Records::connect("sqlite::memory:").await.unwrap();
+        Self::on(records, redis, clock, settings).await
+    }
+
+    /// Creates a service on a database, of which there may be several instances.
+    async fn on(
+        records: Records,
+        redis: Option<&RedisServer>,
+        clock: Arc<dyn Clock>,
+        settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
+    ) -> Self {
         let source = RecordSource::builder(&records).deadline(GIVE_UP).start();
         let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
         let mut backend = Backend::Memory;

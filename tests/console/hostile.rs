@@ -367,8 +367,14 @@ async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_i
 async fn every_response_forbids_features_that_the_console_does_not_use() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
-    let open =
-        ["/console/login", "/console/console.css", "/console/console.js", "/console/icon.svg"];
+    let open = [
+        "/console/login",
+        "/console/login/oidc",
+        "/console/login/oidc/return",
+        "/console/console.css",
+        "/console/console.js",
+        "/console/icon.svg",
+    ];
     for path in PAGES.into_iter().chain(open) {
         for cookie in [&*owner.cookie, ""] {
             let answer = house.site.get(path).header("cookie", cookie).fetch().await;

@@ -16,17 +16,22 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(settings: &[(&str, &str)]) -> Self {
-        let place = format!("127.0.0.1:{}", free_port());
         let tokens = format!(
             r#"[{{"name": "olivia", "token": "{OWNER}",
             "roles": ["CanReadCallLimits", "CanGetRateLimits"]}}]"#
         );
+        let defaults = [("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", &tokens)];
+        Self::start_with(&[], &[&defaults, settings].concat()).await
+    }
+
+    /// Starts a server with these arguments and variables.
+    pub(super) async fn start_with(arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let place = format!("127.0.0.1:{}", free_port());
         let child = Command::new(env!("CARGO_BIN_EXE_admin-server"))
+            .args(arguments)
             // The environment of the test run must not affect the server.
             .env_clear()
-            .env("DATABASE_URL", "sqlite::memory:")
             .env("RL_ADMIN_LISTEN", &place)
-            .env("RL_ADMIN_TOKENS", tokens)
             .envs(settings.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -40,6 +45,21 @@ impl Server {
             assert!(began.elapsed() < GIVE_UP, "the server does not come up");
         }
         server
+    }
+
+    /// Returns the output of a server that cannot start with these arguments.
+    pub(super) fn error_with(arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_admin-server"));
+        let output = command.args(arguments).env_clear().output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Returns the status of the first page for a browser with the session of this id.
+    pub(super) async fn page(&self, id: &str) -> u16 {
+        let port = self.place.rsplit(':').next().unwrap_or_default();
+        let request = client().get(format!("http://{}/console", self.place));
+        request.header("cookie", format!("rl-console-{port}={id}")).fetch().await.status
     }
 
     /// Sends a signal to the process.

@@ -170,10 +170,11 @@ async fn a_refund_after_the_loss_of_keys_on_redis_returns_nothing_under_any_algo
 /// Runs `steps` steps of 10 ms. In each step, sends requests until one is denied. Each request
 /// reserves 100 units, uses 20, and refunds 80 after 200 ms. Returns the number of units used.
 async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
-    let (mut in_flight, mut used) = (VecDeque::new(), 0);
+    let mut in_flight: VecDeque<(u64, Decision)> = VecDeque::new();
+    let mut used = 0;
     for step in 0..steps {
         while in_flight.front().is_some_and(|(begun, _)| begun + 20 <= step) {
-            let (_, decision): (u64, Decision) = in_flight.pop_front().unwrap();
+            let (_, decision) = in_flight.pop_front().unwrap();
             tested.refund(&decision, 80).await;
             used += 20;
         }

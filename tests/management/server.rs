@@ -125,7 +125,7 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
     #[rustfmt::skip]
     let table: [(&[(&str, &str)], &str); 14] = [
         (&[good[1]], "DATABASE_URL: expected postgres://"),
-        (&[good[0]], "RL_ADMIN_TOKENS: no actor could use this API: expected this variable or RL_ADMIN_TOKENS_FILE"),
+        (&[good[0]], "RL_ADMIN_TOKENS: no actor could use this API: expected a list such as"),
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected at least one token"),
         (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 random bytes or more"),
         (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),

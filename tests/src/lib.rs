@@ -3,6 +3,7 @@
 mod browser;
 mod database_server;
 mod mariadb_server;
+mod openid_provider;
 mod postgres_server;
 mod redis_server;
 mod redis_topology;
@@ -17,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 pub use browser::Browser;
 pub use database_server::{DatabaseServer, on_every_server};
 pub use mariadb_server::MariadbServer;
+pub use openid_provider::OpenIdProvider;
 pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, Engine, RedisServer, connected, redis_program};
 pub use redis_topology::{RedisCluster, Sentinels};

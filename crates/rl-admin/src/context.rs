@@ -114,6 +114,12 @@ impl Context {
         }
     }
 
+    /// Returns whether the tokens still accept an actor whose session a token began.
+    pub(crate) fn still_accepts(&self, actor: &Actor) -> bool {
+        let answers = self.authorize.iter().filter_map(|authorize| authorize.still_accepts(actor));
+        answers.reduce(|one, other| one || other).unwrap_or(true)
+    }
+
     /// Tries each [`Authorize`] in turn. The first one that accepts the credentials decides.
     async fn identify(&self, request: &Parts) -> Authorized {
         let mut result = Authorized::Unknown;

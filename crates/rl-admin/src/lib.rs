@@ -86,6 +86,8 @@ mod routes;
 
 mod admin;
 
+pub mod oidc;
+
 pub mod console;
 
 pub mod settings;

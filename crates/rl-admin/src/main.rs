@@ -5,11 +5,12 @@ mod program_settings;
 
 use std::error::Error;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use no_counters::NoCounters;
-use program_settings::Settings;
+use program_settings::{Settings, Sources};
 use rl_admin::Admin;
 use rl_core::key::Identified;
 use rl_core::rules::{Rule, Rules};
@@ -30,15 +31,23 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let settings = Settings::from_environment(|name| std::env::var(name).ok())?;
+    let mut arguments = std::env::args_os().skip(1);
+    let file = arguments.next().map(PathBuf::from);
+    if arguments.next().is_some() {
+        return Err("expected one argument at most: the settings file".into());
+    }
+    let sources = Sources::new(file.as_deref(), |name: &str| std::env::var(name).ok())?;
+    let settings = Settings::read(&sources)?;
+    let place = |name: &str| sources.place(name);
     if let Some(secret) = &settings.log_secret {
         let set = Subject::set_log_secret(secret.as_bytes());
-        set.map_err(|error| format!("RL_LOG_SECRET: {error}"))?;
+        set.map_err(|error| format!("{}: {error}", place("RL_LOG_SECRET")))?;
     }
-    let admin = admin(&settings).await?;
+    let admin = admin(&settings, place).await?;
     let listen = settings.admin.listen();
     let listener = TcpListener::bind(listen).await;
-    let listener = listener.map_err(|error| format!("RL_ADMIN_LISTEN {listen}: {error}"))?;
+    let listener =
+        listener.map_err(|error| format!("{} {listen}: {error}", place("RL_ADMIN_LISTEN")))?;
     let address = listener.local_addr()?;
     if settings.admin.sends_tokens_in_clear(address) {
         tracing::warn!(
@@ -53,11 +62,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds the management API from the settings.
-async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
+/// Builds the management API from the settings. `place` returns the name of a setting for an error.
+async fn admin(
+    settings: &Settings,
+    place: impl Fn(&str) -> String,
+) -> Result<Admin, Box<dyn Error>> {
     let records = settings.records.connect().await;
-    let records = records.map_err(|error| format!("DATABASE_URL: {error}"))?;
-    let webhooks = settings.admin.webhooks()?;
+    let records = records.map_err(|error| format!("{}: {error}", place("DATABASE_URL")))?;
+    let webhooks = settings.admin.webhooks();
+    let webhooks =
+        webhooks.map_err(|error| format!("{}: {}", place(error.variable()), error.reason()))?;
     let source = settings.records.source(&records);
     let source = match &webhooks {
         Some(webhooks) => source.observer(webhooks.clone()),
@@ -78,7 +92,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let limiter = match &settings.redis {
         Some(url) => {
             let store = RedisStore::builder(url).layout(settings.layout).connect().await;
-            limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?)
+            limiter.store(store.map_err(|error| format!("{}: {error}", place("RL_REDIS_URL")))?)
         }
         None => {
             tracing::warn!(
@@ -89,8 +103,8 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         }
     };
     let limiter = limiter.build().map_err(|error| match &settings.records_rule {
-        Some(_) => format!("RL_NAMESPACE, RL_RECORDS_RULE: {error}"),
-        None => format!("RL_NAMESPACE: {error}"),
+        Some(_) => format!("{}, {}: {error}", place("RL_NAMESPACE"), place("RL_RECORDS_RULE")),
+        None => format!("{}: {error}", place("RL_NAMESPACE")),
     })?;
     let admin = settings.admin.admin(records, limiter, webhooks);
     Ok(admin.client_ip(settings.client_ip.clone()).stand_alone(true).build())

@@ -6,8 +6,12 @@
 
 mod console;
 mod invalid;
+mod oidc;
 mod records;
+pub mod section;
+mod value_or_file;
 mod webhooks;
+pub mod yaml;
 
 use std::net::SocketAddr;
 
@@ -18,10 +22,12 @@ pub use records::RecordsSettings;
 use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::{RateLimiter, Realm};
 use rl_records::Records;
+use value_or_file::value_or_file;
 use webhooks::WebhookSettings;
 
 use crate::access::{BearerTokens, FailedAttempts};
 use crate::admin::{Admin, AdminBuilder};
+use crate::oidc::Oidc;
 use crate::webhook::Webhooks;
 
 /// The settings of the management API and the console: the variables that begin with `RL_ADMIN_`,
@@ -43,6 +49,7 @@ pub struct AdminSettings {
     listen: String,
     prefix: String,
     console: ConsoleSettings,
+    oidc: Option<Oidc>,
     webhooks: Option<WebhookSettings>,
     tokens: BearerTokens,
     attempts: FailedAttempts,
@@ -88,12 +95,20 @@ impl AdminSettings {
         if !prefix.is_empty() && !is_path {
             return Err(wrong("RL_ADMIN_PREFIX", "a path such as /obp/v6.0.0"));
         }
+        let (tokens, oidc) = (tokens(&read)?, oidc::read(&read)?);
+        if let Some(name) = tokens.names().find(|name| oidc.is_some() && name.ends_with('>')) {
+            let reason = format!(
+                "name {name:?}: expected another end than >, with which the names of people end"
+            );
+            return Err(InvalidSetting::new("RL_ADMIN_TOKENS", reason));
+        }
         Ok(Self {
             listen: read("RL_ADMIN_LISTEN").unwrap_or_else(|| "127.0.0.1:8090".to_owned()),
             console: ConsoleSettings::read(&read, &prefix)?,
             prefix,
             webhooks: WebhookSettings::read(&read)?,
-            tokens: tokens(&read)?,
+            tokens,
+            oidc,
             attempts,
             require_if_match,
             realms: realms(read)?,
@@ -147,7 +162,7 @@ impl AdminSettings {
             "" => admin.router(),
             prefix => Router::new().nest(prefix, admin.router()),
         };
-        match self.console.console(admin, address) {
+        match self.console.console(admin, address, self.oidc.clone()) {
             Some(console) => routes.merge(console.router()),
             None => routes,
         }
@@ -162,24 +177,13 @@ impl AdminSettings {
 }
 
 fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens, InvalidSetting> {
-    let (name, json) = match (read("RL_ADMIN_TOKENS"), read("RL_ADMIN_TOKENS_FILE")) {
-        (Some(json), None) => ("RL_ADMIN_TOKENS", json),
-        (None, Some(path)) => {
-            let name = "RL_ADMIN_TOKENS_FILE";
-            let json = std::fs::read_to_string(&path);
-            (name, json.map_err(|error| InvalidSetting::new(name, format!("{path}: {error}")))?)
-        }
-        (Some(_), Some(_)) => {
-            let both = "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE";
-            return Err(InvalidSetting::new(both, "expected one of the two"));
-        }
-        (None, None) => {
-            let none = "no actor could use this API: expected this variable or \
-                        RL_ADMIN_TOKENS_FILE, a list such as [{\"name\": \"alice\", \"token\": \"…\", \
-                        \"roles\": [\"CanReadCallLimits\"]}]";
-            return Err(InvalidSetting::new("RL_ADMIN_TOKENS", none));
-        }
-    };
+    const NAMES: [&str; 3] =
+        ["RL_ADMIN_TOKENS", "RL_ADMIN_TOKENS_FILE", "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE"];
+    let (name, json) = value_or_file(read, NAMES)?.ok_or_else(|| {
+        let none = "no actor could use this API: expected a list such as [{\"name\": \"alice\", \
+                    \"token\": \"…\", \"roles\": [\"CanReadCallLimits\"]}], or a file with it";
+        InvalidSetting::new(NAMES[0], none)
+    })?;
     let tokens = BearerTokens::from_json(&json);
     let tokens = tokens.map_err(|error| InvalidSetting::new(name, error.to_string()))?;
     if tokens.is_empty() {
@@ -221,6 +225,32 @@ mod tests {
     }
 
     #[test]
+    fn people_and_tokens_cannot_have_the_same_name() {
+        let roles = r#"{"admins": {"roles": ["CanGetRateLimits"]}}"#;
+        let oidc = [
+            ("RL_ADMIN_OIDC_ISSUER", "https://login.example.com"),
+            ("RL_ADMIN_OIDC_CLIENT_ID", "console"),
+            ("RL_ADMIN_OIDC_CLIENT_SECRET", "swordfish"),
+            ("RL_ADMIN_OIDC_ROLES", roles),
+        ];
+        let with = |tokens| settings(&[oidc.as_slice(), &[("RL_ADMIN_TOKENS", tokens)]].concat());
+        let fits = with(TOKENS).unwrap();
+        assert!(fits.oidc.is_some() && !format!("{fits:?}").contains("swordfish"));
+        let error = with(&TOKENS.replace("alice", "alice <a@login.example.com>")).unwrap_err();
+        assert!(error.starts_with("RL_ADMIN_TOKENS: name \"alice <a@login"), "{error}");
+        for (left_out, message) in [
+            (2, "RL_ADMIN_OIDC_CLIENT_SECRET: expected the secret of the client"),
+            (3, "RL_ADMIN_OIDC_ROLES: EOF while parsing"),
+        ] {
+            let mut rest = oidc.to_vec();
+            rest.remove(left_out);
+            rest.push(("RL_ADMIN_TOKENS", TOKENS));
+            let error = settings(&rest).unwrap_err();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
     fn realms_are_separated_by_commas() {
         let base = ("RL_ADMIN_TOKENS", TOKENS);
         assert_eq!(settings(&[base]).unwrap().realms, []);
@@ -242,6 +272,9 @@ mod tests {
             ("RL_REALMS", "tenant,", "RL_REALMS: realm \"\": expected 1 to 32 characters"),
             ("RL_REALMS", "consumer", "RL_REALMS: realm \"consumer\": expected 1 to 32 characters"),
             ("RL_ADMIN_TOKENS", "alice", "RL_ADMIN_TOKENS: line 1 column 1: expected a list"),
+            ("RL_ADMIN_OIDC_CLIENT_ID", "console", "RL_ADMIN_OIDC_ISSUER: expected the issuer of"),
+            ("RL_ADMIN_OIDC_ISSUER", "http://a.example", "RL_ADMIN_OIDC_ISSUER: expected the issuer"),
+            ("RL_ADMIN_OIDC_ISSUER", "https://a.example", "RL_ADMIN_OIDC_CLIENT_ID: expected the id"),
             ("RL_ADMIN_TOKENS_FILE", "/nowhere", "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE: expected one"),
         ];
         for (name, value, message) in table {

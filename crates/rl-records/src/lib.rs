@@ -130,9 +130,9 @@ pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
 pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
-    AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
-    Records, RecordsOptions, Resources, StoredRules, SubscriptionQuery, Subscriptions, Tiers,
-    UsageHistory,
+    AuditLog, ConsoleSession, ConsoleSessions, ConsumerPage, ConsumerQuery, ConsumerSummary,
+    RecordCursor, RecordPage, RecordQuery, Records, RecordsOptions, Resources, StoredRules,
+    SubscriptionQuery, Subscriptions, Tiers, UsageHistory,
 };
 pub use day::{Day, InvalidDay};
 pub use error::{ChangeError, DatabaseError, InvalidField};

@@ -1,12 +1,13 @@
 //! The settings of the server: the section `server` of a rule file, and the environment.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use rl_admin::settings::{AdminSettings, InvalidSetting, RecordsSettings};
+use rl_admin::settings::section::{Section, SectionTexts, expanded, secret};
+use rl_admin::settings::yaml::read_as;
+use rl_admin::settings::{AdminSettings, RecordsSettings};
 use rl_core::OnFailure;
 use rl_core::Period;
 use rl_core::RedisStore;
@@ -17,7 +18,6 @@ use rl_serve::TlsFiles;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::domains::{read_as, read_text};
 use crate::http::BearerToken;
 use crate::one_or_many;
 
@@ -234,51 +234,9 @@ struct ServerText {
     on_store_failure: Option<String>,
     namespace: Option<String>,
     shutdown_delay: Option<String>,
-    records: Option<AdminTexts>,
-    admin: Option<AdminTexts>,
+    records: Option<SectionTexts>,
+    admin: Option<SectionTexts>,
 }
-
-/// Settings of rl-admin by name: that of their variable in lower case, without `RL_` and `ADMIN_`.
-type AdminTexts = BTreeMap<String, AdminText>;
-
-#[derive(Clone, Deserialize, PartialEq, Eq)]
-#[serde(untagged)]
-enum AdminText {
-    Flag(bool),
-    Number(i64),
-    Text(String),
-    List(Vec<String>),
-}
-
-/// The settings in the section `records`.
-const RECORDS: [&str; 10] = [
-    "database",
-    "default_per_second",
-    "default_per_minute",
-    "default_per_hour",
-    "default_per_day",
-    "default_per_week",
-    "default_per_month",
-    "anonymous_per_hour",
-    "zero_means",
-    "usage_days",
-];
-
-/// The settings in the section `admin`.
-const ADMIN: [&str; 12] = [
-    "listen",
-    "tokens",
-    "prefix",
-    "console",
-    "origin",
-    "trusted_proxies",
-    "failed_attempts",
-    "exempt_loopback",
-    "require_if_match",
-    "realms",
-    "webhook_urls",
-    "webhook_secret",
-];
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -366,16 +324,12 @@ impl SettingsText {
         };
         settings.namespace.clone_from(&server.namespace);
         if let Some(texts) = &server.records {
-            let values = AdminValues::new("records", &RECORDS, texts, folder)?;
-            settings.records = Some(values.read(|read| RecordsSettings::read(read))?);
+            let section = Section::new("records", texts, folder)?;
+            settings.records = Some(section.read(|read| RecordsSettings::read(read))?);
         }
         if let Some(texts) = &server.admin {
-            let values = AdminValues::new("admin", &ADMIN, texts, folder)?;
-            if !texts.contains_key("tokens") {
-                let expected = "expected the list of tokens, such as file:tokens.json";
-                return Err(format!("server: admin: tokens: {expected}"));
-            }
-            settings.admin = Some(values.read(|read| AdminSettings::read(read))?);
+            let section = Section::new("admin", texts, folder)?;
+            settings.admin = Some(section.read(|read| AdminSettings::read(read))?);
         }
         Ok(settings)
     }
@@ -390,89 +344,11 @@ impl fmt::Debug for ServerText {
     }
 }
 
-/// The values in a section of settings of rl-admin, by name.
-struct AdminValues {
-    section: &'static str,
-    values: BTreeMap<String, String>,
-}
-
-impl AdminValues {
-    /// Reads the values, in which variables and files are replaced.
-    fn new(
-        section: &'static str,
-        names: &[&str],
-        texts: &AdminTexts,
-        folder: &Path,
-    ) -> Result<Self, String> {
-        let mut values = BTreeMap::new();
-        for (name, text) in texts {
-            let invalid = |reason| format!("server: {section}: {name}: {reason}");
-            if !names.contains(&&**name) {
-                return Err(invalid(format!("unknown setting, expected {}", names.join(", "))));
-            }
-            let texts = match text {
-                AdminText::Flag(flag) => vec![flag.to_string()],
-                AdminText::Number(number) => vec![number.to_string()],
-                AdminText::Text(text) => vec![text.clone()],
-                AdminText::List(texts) => texts.clone(),
-            };
-            let texts: Result<Vec<_>, _> = texts.iter().map(|text| secret(text, folder)).collect();
-            values.insert(name.clone(), texts.map_err(invalid)?.join(","));
-        }
-        Ok(Self { section, values })
-    }
-
-    /// Reads the settings with a function that reads variables.
-    fn read<T>(
-        &self,
-        read: impl FnOnce(&dyn Fn(&'static str) -> Option<String>) -> Result<T, InvalidSetting>,
-    ) -> Result<T, String> {
-        let value = |variable: &'static str| {
-            self.values.get(&name_in_file(variable)).filter(|value| !value.is_empty()).cloned()
-        };
-        read(&value).map_err(|error| {
-            let (section, name) = (self.section, name_in_file(error.variable()));
-            format!("server: {section}: {name}: {}", error.reason())
-        })
-    }
-}
-
-/// Returns the name that the setting of a variable of rl-admin has in a file.
-fn name_in_file(variable: &str) -> String {
-    match variable {
-        "DATABASE_URL" => "database".to_owned(),
-        _ => variable.replace("RL_", "").replace("ADMIN_", "").to_lowercase(),
-    }
-}
-
 fn in_setting(name: &'static str) -> impl Fn(String) -> String {
     move |reason| match name {
         "proxies" => format!("proxies: {reason}"),
         _ => format!("server: {name}: {reason}"),
     }
-}
-
-/// Returns the value of an environment variable if the whole text is `${NAME}`, or
-/// `${NAME:-DEFAULT}`. Otherwise returns the text.
-fn expanded(text: &str) -> Result<String, String> {
-    let Some(inside) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) else {
-        return Ok(text.to_owned());
-    };
-    let (name, default) = match inside.split_once(":-") {
-        Some((name, default)) => (name, Some(default.to_owned())),
-        None => (inside, None),
-    };
-    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-    value
-        .or(default)
-        .ok_or_else(|| format!("variable ${{{name}}} is not set: expected it in the environment"))
-}
-
-/// Returns a secret: the content of `file:PATH`, the value of `${NAME}`, or the text.
-fn secret(text: &str, folder: &Path) -> Result<String, String> {
-    let Some(path) = text.strip_prefix("file:") else { return expanded(text) };
-    let content = read_text(&folder.join(path))?;
-    Ok(content.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -563,13 +439,17 @@ mod tests {
              on_store_failure: reject\n  namespace: edge\n  shutdown_delay: 5s\n  \
              records: {{ database: \"sqlite::memory:\", default_per_hour: 7 }}\n  \
              admin: {{ listen: 127.0.0.1:1, tokens: file:{}, failed_attempts: 3, \
-             require_if_match: true, trusted_proxies: [10.0.0.1, 10.0.0.2] }}\n",
+             require_if_match: true, trusted_proxies: [10.0.0.1, 10.0.0.2], \
+             oidc_issuer: https://login.example.com, oidc_client_id: console, \
+             oidc_client_secret: a-long-and-random-token, \
+             oidc_roles: {{ admins: {{ roles: [CanGetRateLimits] }} }} }}\n",
             token.display(),
             tokens.display()
         );
         let settings = read(&text).unwrap();
         let shown = format!("{settings:?}");
         assert!(!shown.contains("a-long-and-random-token") && !shown.contains("sqlite"), "{shown}");
+        assert!(shown.contains("https://login.example.com"), "{shown}");
         assert!(settings.records.is_some());
         let tls = settings.tls.unwrap();
         assert_eq!(tls.cert, Path::new("/etc/rl/tls.crt"));
@@ -611,7 +491,13 @@ mod tests {
                 "server: { records: { database: \"sqlite::memory:\", default_per_day: -2 } }",
                 "server: records: default_per_day: \"-2\": expected -1 (no limit)",
             ),
-            ("server: { admin: { listen: x } }", "server: admin: tokens: expected the list of"),
+            ("server: { admin: { listen: x } }", "server: admin: tokens: no actor could use"),
+            (
+                "server: { admin: { tokens: '[{\"name\":\"a\",\"token\":\"twenty-characters-xyz\",\"roles\":[]}]', \
+                 oidc_issuer: https://a.example, oidc_client_id: a, oidc_client_secret: b, \
+                 oidc_roles: { a: { roles: [Admin] } } } }",
+                "server: admin: oidc_roles: \"a\": role \"Admin\": expected one of",
+            ),
             ("server: { admin: { tokens: file:/none } }", "server: admin: tokens: /none: No such"),
             ("server: { admin: { tokens: \"[]\" } }", "admin: tokens: expected at least one token"),
             (

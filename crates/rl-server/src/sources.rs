@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rl_admin::settings::yaml::read_text;
 use rl_core::RateLimiter;
 use rl_core::rules::{RuleSource, Rules, RulesFile};
 use rl_serve::Tls;
 
-use crate::domains::{
-    GatewayFiles, GatewaySource, compile, read_sections, read_text, to_rule_file,
-};
+use crate::domains::{GatewayFiles, GatewaySource, compile, read_sections, to_rule_file};
 use crate::records::RecordLimits;
 use crate::settings::{Settings, SettingsText, check_rule_settings, check_stored_rule};
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use rl_core::{Realm, Subject};
 use rl_records::Author;
+use serde::{Deserialize, Serialize};
 
 use super::role::{Role, Roles};
 
@@ -12,6 +13,17 @@ pub struct Actor {
     roles: Roles,
     // `None` means that the actor owns all applications.
     applications: Option<Arc<[String]>>,
+    // The identity of the actor's token or provider. `None` if another crate authenticated the actor.
+    credential: Option<Arc<str>>,
+}
+
+/// An actor as a session stores it.
+#[derive(Serialize, Deserialize)]
+struct StoredActor {
+    name: String,
+    roles: Vec<String>,
+    applications: Option<Vec<String>>,
+    credential: Option<String>,
 }
 
 impl Actor {
@@ -21,7 +33,7 @@ impl Actor {
     /// characters. With any other name, every change is refused.
     #[must_use]
     pub fn new(name: &str, roles: Roles) -> Self {
-        Self { name: name.into(), roles, applications: None }
+        Self { name: name.into(), roles, applications: None, credential: None }
     }
 
     /// Restricts the actor to these applications.
@@ -48,6 +60,42 @@ impl Actor {
     ) -> Self {
         self.applications = Some(applications.into_iter().map(Into::into).collect());
         self
+    }
+
+    /// Sets the identity of the actor's token or provider. Actors with different credentials are not equal.
+    #[must_use]
+    pub(crate) fn with_credential(mut self, credential: &str) -> Self {
+        self.credential = Some(credential.into());
+        self
+    }
+
+    /// Returns the identity of the actor's token or provider, if this crate authenticated the actor.
+    pub(crate) fn credential(&self) -> Option<&str> {
+        self.credential.as_deref()
+    }
+
+    /// Returns the actor as a text for [`from_json`](Self::from_json).
+    pub(crate) fn to_json(&self) -> String {
+        let stored = StoredActor {
+            name: self.name.to_string(),
+            roles: self.roles.iter().map(|role| role.as_str().to_owned()).collect(),
+            applications: self.applications.as_deref().map(ToOwned::to_owned),
+            credential: self.credential.as_deref().map(ToOwned::to_owned),
+        };
+        serde_json::to_string(&stored).expect("texts and lists of them")
+    }
+
+    /// Reads an actor from the text of [`to_json`](Self::to_json). Returns `None` for a text of
+    /// another version, such as one with a role that this version does not know.
+    pub(crate) fn from_json(json: &str) -> Option<Self> {
+        let stored: StoredActor = serde_json::from_str(json).ok()?;
+        let roles = stored.roles.iter().map(|role| role.parse::<Role>().ok());
+        Some(Self {
+            name: stored.name.into(),
+            roles: roles.collect::<Option<Roles>>()?,
+            applications: stored.applications.map(Into::into),
+            credential: stored.credential.map(Into::into),
+        })
     }
 
     /// Returns whether the actor owns all of these applications.

@@ -13,6 +13,15 @@ pub trait Authorize: Send + Sync + 'static {
     ///
     /// Return [`MaybeReady::later`] if the check has to wait, for example for a database.
     fn authorize(&self, request: &Parts) -> MaybeReady<Authorized>;
+
+    /// Returns whether an actor with a token would still be accepted, with the same roles and
+    /// applications. Returns `None`, which is the default, if this [`Authorize`] has no tokens.
+    ///
+    /// A session of the console that a token began ends when one [`Authorize`] returns
+    /// `Some(false)`, and none `Some(true)`.
+    fn still_accepts(&self, _actor: &Actor) -> Option<bool> {
+        None
+    }
 }
 
 /// The result of authentication by an [`Authorize`].
@@ -34,6 +43,10 @@ pub enum Authorized {
 impl<A: Authorize + ?Sized> Authorize for Arc<A> {
     fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
         (**self).authorize(request)
+    }
+
+    fn still_accepts(&self, actor: &Actor) -> Option<bool> {
+        (**self).still_accepts(actor)
     }
 }
 

@@ -42,6 +42,7 @@
 mod actor;
 mod attempts;
 mod authorize;
+mod grants;
 mod role;
 mod tokens;
 
@@ -49,5 +50,7 @@ pub use actor::Actor;
 pub use attempts::FailedAttempts;
 pub(crate) use attempts::{AttemptLimiter, TooManyAttempts};
 pub use authorize::{Authorize, Authorized};
+pub(crate) use grants::ClaimGrants;
 pub use role::{Role, Roles, UnknownRole};
+pub(crate) use tokens::hex;
 pub use tokens::{BearerTokens, InvalidTokens};

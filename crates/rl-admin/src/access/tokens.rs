@@ -81,6 +81,10 @@ impl BearerTokens {
             let other = other.name();
             return Err(InvalidTokens(format!("{name:?} and {other:?} have the same token")));
         }
+        // A session stores this hash of the digest, so that it ends with this token, also if
+        // another token of the same actor replaces it.
+        let credential: [u8; 32] = Sha256::digest(digest).into();
+        let actor = actor.with_credential(&format!("token:{}", hex(&credential)));
         self.known.push((digest, actor));
         Ok(self)
     }
@@ -135,6 +139,11 @@ impl BearerTokens {
         })
     }
 
+    /// Returns the names of the actors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.known.iter().map(|(_, actor)| actor.name())
+    }
+
     /// Returns whether there are no tokens. Then no request is authenticated by a token.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -162,7 +171,8 @@ fn check_length(name: &str, token: &str) -> Result<(), InvalidTokens> {
     Err(InvalidTokens(format!("the token of {name:?}: expected {MIN_LENGTH} random bytes or more")))
 }
 
-fn check_applications(name: &str, applications: &[String]) -> Result<(), InvalidTokens> {
+/// Checks the applications of an actor, or of an entry of another list.
+pub(super) fn check_applications(name: &str, applications: &[String]) -> Result<(), InvalidTokens> {
     if applications.is_empty() || applications.len() > MAX_APPLICATIONS {
         let count = applications.len();
         return Err(InvalidTokens(format!(
@@ -180,6 +190,11 @@ fn check_applications(name: &str, applications: &[String]) -> Result<(), Invalid
 
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
+}
+
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(text: &str) -> Option<[u8; 32]> {
@@ -206,6 +221,10 @@ impl Authorize for BearerTokens {
             None => Authorized::Unknown,
         })
     }
+
+    fn still_accepts(&self, actor: &Actor) -> Option<bool> {
+        Some(self.known.iter().any(|(_, known)| known == actor))
+    }
 }
 
 fn bearer(line: &str) -> Option<&str> {
@@ -222,7 +241,7 @@ impl fmt::Debug for BearerTokens {
 
 /// The error for an invalid list of tokens.
 #[derive(Clone, PartialEq, Eq)]
-pub struct InvalidTokens(String);
+pub struct InvalidTokens(pub(super) String);
 
 rl_core::debug_as_display!(InvalidTokens);
 
@@ -269,8 +288,7 @@ mod tests {
 
     #[test]
     fn a_digest_accepts_its_token() {
-        let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
-        let digest = hex(digest("token-of-alice-the-first"));
+        let digest = hex(&digest("token-of-alice-the-first"));
         let json = format!(r#"[{{"name": "alice", "token_sha256": "{digest}", "roles": []}}]"#);
         let tokens = BearerTokens::from_json(&json).unwrap();
         assert_eq!(actor(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));

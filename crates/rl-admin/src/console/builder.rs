@@ -11,9 +11,10 @@ use super::session::Sessions;
 use super::site::Site;
 use super::{
     assets, block, changes, consumer, consumers, daily, explain, guard, last_hour, login, months,
-    now, raise, records, resources, rule_form, rules, store, templates, tiers, usage,
+    now, raise, records, resources, rule_form, rules, sign_in, store, templates, tiers, usage,
 };
 use crate::admin::Admin;
+use crate::oidc::{Oidc, Provider};
 
 /// The console: its pages and its sessions.
 ///
@@ -34,6 +35,7 @@ impl Console {
             is_local: false,
             idle: Duration::from_secs(30 * 60),
             longest: Duration::from_secs(12 * 3_600),
+            oidc: None,
         }
     }
 
@@ -61,6 +63,8 @@ impl Console {
             .route(&path("/resources"), get(resources::list))
             .route(&path("/blocks"), get(block::list))
             .route(&path("/login"), get(login::form).post(login::log_in))
+            .route(&path("/login/oidc"), get(sign_in::begin))
+            .route(&path("/login/oidc/return"), get(sign_in::finish))
             .route(&path("/logout"), post(login::log_out))
             .route(&path("/consumer"), get(consumer::show))
             .route(&path("/consumer/export"), get(daily::export))
@@ -110,6 +114,7 @@ pub struct ConsoleBuilder {
     is_local: bool,
     idle: Duration,
     longest: Duration,
+    oidc: Option<Oidc>,
 }
 
 impl ConsoleBuilder {
@@ -165,16 +170,29 @@ impl ConsoleBuilder {
         self
     }
 
+    /// Lets people log in with a provider of OpenID Connect, too. By default only tokens are
+    /// accepted.
+    ///
+    /// The provider must know the address to which it returns people: the origin of the console,
+    /// its path, and `/login/oidc/return`.
+    pub fn oidc(mut self, oidc: Oidc) -> Self {
+        self.oidc = Some(oidc);
+        self
+    }
+
     /// Builds the console.
     #[must_use]
     pub fn build(self) -> Console {
+        let context = self.admin.context().clone();
+        let (records, outages) = (context.records.clone(), context.outages.clone());
         let site = Site {
-            context: self.admin.context().clone(),
+            context,
             path: self.path,
             origin: self.origin,
             is_secure: self.is_secure,
             is_local: self.is_local,
-            sessions: Sessions::new(self.idle, self.longest),
+            sessions: Sessions::new(records, outages, self.idle, self.longest),
+            provider: self.oidc.map(Provider::new),
         };
         Console { site: Arc::new(site) }
     }

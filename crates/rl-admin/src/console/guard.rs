@@ -48,13 +48,15 @@ const HEADERS: [(HeaderName, &str); 7] = [
 /// the login, the logout and the assets. A form must come from this console. If a check or the page
 /// fails, renders a page about the failure.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
-    let visitor = visitor(&site, &request);
+    let visitor = visitor(&site, &request).await;
     let mut response = match check(&site, request, visitor.as_ref()).await {
         Ok(request) => next.run(request).await,
         Err(refusal) => refusal,
     };
     if let Some(failure) = response.extensions_mut().remove() {
+        let cookies = response.headers_mut().remove(header::SET_COOKIE);
         response = draw(&site, visitor.as_ref(), failure);
+        response.headers_mut().extend(cookies.map(|cookie| (header::SET_COOKIE, cookie)));
     }
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
@@ -88,7 +90,9 @@ async fn check(
 ) -> Result<Request, Response> {
     let path = path_within(site, &request).to_owned();
     let (mut parts, body) = request.into_parts();
-    let is_open = matches!(&*path, "/login" | "/console.css" | "/console.js" | "/icon.svg");
+    let is_open = matches!(&*path, "/console.css" | "/console.js" | "/icon.svg")
+        || path == "/login"
+        || path.starts_with("/login/");
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
     if !is_read && !has_own_origin(site, &parts) {
         return Err(Failure::foreign_form().into_response());
@@ -138,12 +142,25 @@ fn path_within<'a>(site: &Site, request: &'a Request) -> &'a str {
 }
 
 /// Returns the visitor of a request, if its cookie contains the id of a session.
-fn visitor(site: &Site, request: &Request) -> Option<Visitor> {
-    let id = site.session_id(request.headers())?;
+///
+/// The session ends if its token is not known any more, or has other roles or applications.
+fn visitor<'a>(
+    site: &'a Site,
+    request: &Request,
+) -> impl Future<Output = Option<Visitor>> + use<'a> {
+    // A body cannot be shared among threads, so the request is read before the wait.
+    let id = site.session_id(request.headers()).map(ToOwned::to_owned);
     let is_click = !is_refresh(path_within(site, request));
-    let Session { actor, form_token, .. } = site.sessions.find(id, site.context.now(), is_click)?;
-    let context = site.context.clone();
-    Some(Visitor { actor, form_token, context, request: summary(request) })
+    let request = summary(request);
+    async move {
+        let (id, now) = (id?, site.context.now());
+        let Session { actor, form_token } = site.sessions.find(&id, now, is_click).await?;
+        if !site.still_accepts(&actor) {
+            site.sessions.end(&id, now).await;
+            return None;
+        }
+        Some(Visitor { actor, form_token, context: site.context.clone(), request })
+    }
 }
 
 /// Returns whether scripts request this path every few seconds, which must not keep a session

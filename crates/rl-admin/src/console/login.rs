@@ -4,7 +4,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{self, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
@@ -14,6 +14,7 @@ use super::fields::Fields;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
+use crate::access::Actor;
 
 const WRONG_TOKEN: &str = "This token is not known here.";
 
@@ -41,16 +42,10 @@ pub(super) async fn log_in(
     // The token is authenticated like a request of the API, so that wrong tokens are counted in one
     // place.
     let (mut parts, _) = request.into_parts();
-    let before = site.session_id(&parts.headers).map(ToOwned::to_owned);
     parts.headers.insert(header::AUTHORIZATION, token);
     match site.context.actor(&parts).await {
         Ok(actor) => {
-            if let Some(before) = before {
-                site.sessions.end(&before);
-            }
-            tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
-            let id = site.sessions.begin(actor, site.context.now());
-            let cookie = [(header::SET_COOKIE, site.cookie(&parts.headers, &id, ""))];
+            let cookie = [(header::SET_COOKIE, begin_session(&site, &parts.headers, actor).await)];
             (cookie, Redirect::to(next)).into_response()
         }
         Err(error) if error.status() == StatusCode::UNAUTHORIZED => {
@@ -67,6 +62,17 @@ pub(super) async fn log_in(
     }
 }
 
+/// Begins a session for an actor, in place of the session of this browser. Returns its cookie.
+pub(super) async fn begin_session(site: &Site, headers: &HeaderMap, actor: Actor) -> HeaderValue {
+    let now = site.context.now();
+    if let Some(before) = site.session_id(headers) {
+        site.sessions.end(before, now).await;
+    }
+    tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
+    let id = site.sessions.begin(actor, now).await;
+    site.set_session(headers, &id, "")
+}
+
 /// Ends the session of the visitor.
 pub(super) async fn log_out(
     State(site): State<Arc<Site>>,
@@ -76,9 +82,9 @@ pub(super) async fn log_out(
     if visitor.is_some()
         && let Some(id) = site.session_id(request.headers())
     {
-        site.sessions.end(id);
+        site.sessions.end(id, site.context.now()).await;
     }
-    let cookie = [(header::SET_COOKIE, site.cookie(request.headers(), "", "; Max-Age=0"))];
+    let cookie = [(header::SET_COOKIE, site.set_session(request.headers(), "", "; Max-Age=0"))];
     (cookie, Redirect::to(&site.link("/login", &[]))).into_response()
 }
 
@@ -88,6 +94,14 @@ fn login_page(site: &Site, next: &str, problem: Option<&str>) -> impl IntoRespon
             h1 { "Log in" }
             @if let Some(problem) = problem {
                 p.problem #problem role="alert" { (problem) }
+            }
+            @if let Some(provider) = &site.provider {
+                p {
+                    a.button.main #sign-in href=(site.link("/login/oidc", &[("next", next)])) {
+                        "Log in with " (provider.oidc().name())
+                    }
+                }
+                p.hint { "Or with a token:" }
             }
             form method="post" action=(site.link("/login", &[])) {
                 input type="hidden" name="next" value=(next);
@@ -108,7 +122,7 @@ fn login_page(site: &Site, next: &str, problem: Option<&str>) -> impl IntoRespon
 
 /// Returns `next` if it is a page of this console other than the login. Otherwise returns the first
 /// page.
-fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
+pub(super) fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
     let rest = next.strip_prefix(site.path());
     let is_own = rest.is_some_and(|rest| {
         let is_page = rest.is_empty() || rest.starts_with(['/', '?']);
@@ -119,7 +133,7 @@ fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
 
 /// Returns whether the browser and the console are on the same machine, judging by the `Host` of
 /// the request.
-fn is_local(request: &Request) -> bool {
+pub(super) fn is_local(request: &Request) -> bool {
     let line = request.headers().get(header::HOST);
     let host = line.and_then(|line| Authority::try_from(line.as_bytes()).ok());
     let host = host.as_ref().or_else(|| request.uri().authority().filter(|_| line.is_none()));

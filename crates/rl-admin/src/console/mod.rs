@@ -4,7 +4,8 @@
 //! 1. **Login** takes a token that an [`Authorize`](crate::Authorize) of the
 //!    [`Admin`](crate::Admin) accepts. The cookie contains a random session id, which neither
 //!    scripts nor other sites can use. A session ends after half an hour without a click, after
-//!    twelve hours, or with a logout.
+//!    twelve hours, with a logout, or when its token is removed or gets other roles or applications.
+//!    People may also log in with a [provider of OpenID Connect](crate::oidc).
 //! 2. **Roles** of the token determine what is shown. Reading requires `CanReadCallLimits` and
 //!    `CanGetRateLimits`. Creating, changing, deleting and resetting each require the corresponding
 //!    [`Role`](crate::Role). Without the role, the control is hidden, and the request is refused
@@ -15,15 +16,19 @@
 //! 5. **No scripts are needed**, and no other hosts. The content security policy allows neither
 //!    inline scripts nor inline styles. All text from people is escaped.
 //!
-//! Sessions belong to one process. Behind a load balancer, each browser must be routed to the same
-//! instance.
+//! All instances on the same database share the sessions, and a restart keeps them. Each instance
+//! compares its copy of a session with the database every five seconds, so a logout at one instance
+//! takes effect at the others within that time. While the database is down, an instance serves the
+//! sessions that it has seen, and a logout takes effect at the others when the database is back.
+//! Clicks are stored once in a minute, so a session may end a minute early at another instance.
 //!
 //! # Why sessions and form tokens are implemented here
 //!
 //! SECURITY.md promises sessions with two time limits, in a bounded number, of which only digests
-//! are stored. `tower-sessions` has one time limit for each session, and its stores contain the ids
-//! themselves. The `csrf` layer of tower-http accepts requests without `Origin` and
-//! `Sec-Fetch-Site`, which the console refuses.
+//! are stored, and which outlast an outage. `tower-sessions` has one time limit for each session,
+//! its stores contain the ids themselves, and none has MariaDB with the sqlx of this project. The
+//! `csrf` layer of tower-http accepts requests without `Origin` and `Sec-Fetch-Site`, which the
+//! console refuses.
 //!
 //! # Example
 //!
@@ -74,6 +79,7 @@ mod rule_form;
 mod rules;
 mod scope;
 mod session;
+mod sign_in;
 mod site;
 mod store;
 mod subject;

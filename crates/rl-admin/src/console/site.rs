@@ -5,7 +5,12 @@ use axum::http::uri::Authority;
 
 use super::fields::link;
 use super::session::Sessions;
+use crate::access::Actor;
 use crate::context::Context;
+use crate::oidc::Provider;
+
+/// The name of the session cookie.
+const SESSION: &str = "rl-console";
 
 /// The state that all pages share: the managed objects, the settings of the console, and the
 /// sessions.
@@ -17,6 +22,8 @@ pub(super) struct Site {
     // Whether logins are accepted only from browsers on the same machine.
     pub(super) is_local: bool,
     pub(super) sessions: Sessions,
+    /// The provider with which people sign in.
+    pub(super) provider: Option<Provider>,
 }
 
 impl Site {
@@ -35,34 +42,72 @@ impl Site {
         self.link("/consumer", &[("id", id)])
     }
 
+    /// Returns whether an actor with a session still has what began it: its token with the same
+    /// roles and applications, or the provider.
+    pub(super) fn still_accepts(&self, actor: &Actor) -> bool {
+        match actor.credential() {
+            Some(credential) if credential.starts_with("oidc:") => {
+                let own = self.provider.as_ref().map(|provider| provider.oidc().credential());
+                own.as_deref() == Some(credential)
+            }
+            Some(_) => self.context.still_accepts(actor),
+            None => true,
+        }
+    }
+
     /// Returns the id in the session cookie of a request.
     pub(super) fn session_id<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        self.cookie(headers, SESSION)
+    }
+
+    /// Returns the `Set-Cookie` value with this session id. The attributes `; Max-Age=0` remove the
+    /// cookie.
+    pub(super) fn set_session(
+        &self,
+        headers: &HeaderMap,
+        id: &str,
+        attributes: &str,
+    ) -> HeaderValue {
+        self.set_cookie(headers, SESSION, id, "Strict", attributes)
+    }
+
+    /// Returns the value of a cookie of this console in a request.
+    pub(super) fn cookie<'a>(&self, headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
         let lines = headers.get_all(header::COOKIE).iter();
         let pairs = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
         let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-        let own = self.cookie_name(headers);
+        let own = self.cookie_name(headers, name);
         pairs.find(|(name, _)| *name == own).map(|(_, value)| value)
     }
 
-    /// Returns a `Set-Cookie` value with this session id and further attributes.
-    pub(super) fn cookie(&self, headers: &HeaderMap, id: &str, attributes: &str) -> HeaderValue {
-        let name = self.cookie_name(headers);
+    /// Returns a `Set-Cookie` value with these attributes, and those that every cookie has. Requests
+    /// from other sites send the cookie only if `same_site` is `Lax` and they load a page.
+    pub(super) fn set_cookie(
+        &self,
+        headers: &HeaderMap,
+        name: &str,
+        value: &str,
+        same_site: &str,
+        attributes: &str,
+    ) -> HeaderValue {
+        let name = self.cookie_name(headers, name);
         let secure = if self.is_secure { "; Secure" } else { "" };
-        let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{attributes}");
-        HeaderValue::try_from(line).expect("ids are hexadecimal digits")
+        let path = "Path=/; HttpOnly";
+        let line = format!("{name}={value}; {path}; SameSite={same_site}{secure}{attributes}");
+        HeaderValue::try_from(line).expect("values are ASCII without control characters")
     }
 
-    /// Returns the name of the session cookie.
+    /// Returns the name of a cookie.
     ///
     /// With TLS, the prefix of the name restricts the cookie to this host. Without TLS, the name
     /// contains the port. Browsers share cookies between the ports of a host, so a second console
     /// on the host would otherwise end the session.
-    fn cookie_name(&self, headers: &HeaderMap) -> String {
+    fn cookie_name(&self, headers: &HeaderMap, name: &str) -> String {
         if self.is_secure {
-            return "__Host-rl-console".to_owned();
+            return format!("__Host-{name}");
         }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
-        port.map_or_else(|| "rl-console".to_owned(), |port| format!("rl-console-{port}"))
+        port.map_or_else(|| name.to_owned(), |port| format!("{name}-{port}"))
     }
 }

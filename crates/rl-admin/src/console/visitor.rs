@@ -45,8 +45,8 @@ impl Visitor {
         };
         audit::refuse(&self.context, &self.actor, role, &self.request);
         let message = format!(
-            "The token of {} does not have the role {role}, which every page needs. Log out, and log in \
-             with another token, or ask your administrator to add the role.",
+            "{} does not have the role {role}, which every page needs. Log out, and log in \
+             with another token or account, or ask your administrator to add the role.",
             self.actor.name()
         );
         Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))

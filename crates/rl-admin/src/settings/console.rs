@@ -2,7 +2,8 @@ use std::net::SocketAddr;
 
 use super::InvalidSetting;
 use crate::admin::Admin;
-use crate::console::Console;
+use crate::console::{Console, ConsoleBuilder};
+use crate::oidc::Oidc;
 
 /// The settings of the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +58,14 @@ impl ConsoleSettings {
     /// With an `http://` origin, the cookie is also sent without TLS. Without an origin, the cookie
     /// requires TLS, unless the listener is on the loopback interface. In that case, browsers on
     /// the same machine get the cookie without TLS.
-    pub(super) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
+    pub(super) fn console(
+        &self,
+        admin: Admin,
+        address: SocketAddr,
+        oidc: Option<Oidc>,
+    ) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
+        let console = oidc.into_iter().fold(console, ConsoleBuilder::oidc);
         let console = match &self.origin {
             Some(origin) if origin.starts_with("https://") => console.origin(origin),
             Some(origin) => console.origin(origin).without_tls(),

@@ -64,6 +64,11 @@ impl Connector {
 }
 
 fn tls() -> Option<TlsConnector> {
+    client_config().map(|config| TlsConnector::from(Arc::new(config)))
+}
+
+/// Returns the settings of TLS with the certificate authorities of the operating system.
+pub(crate) fn client_config() -> Option<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -71,7 +76,7 @@ fn tls() -> Option<TlsConnector> {
         .ok()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Some(TlsConnector::from(Arc::new(config)))
+    Some(config)
 }
 
 /// Connects to the first address that accepts the connection. Each address has a share of the time,

@@ -97,6 +97,7 @@ use axum::body::Bytes;
 pub use builder::{InvalidWebhook, WebhooksBuilder};
 use bursts::{BurstDetector, BurstThreshold};
 use connection::Connector;
+pub(crate) use connection::client_config;
 use delivery::{Deliverer, Delivering, DeliveryCounts, Message};
 use jiff::Timestamp;
 use near_limits::NearLimitSampler;

@@ -14,11 +14,13 @@
 //! subscriptions                   the public operations
 //! lookups, change_log             the queries of sources
 //! usage_table, usage_history      calls added up by day: the writes, and the public queries
+//! console_sessions                the logins of people, which are no limits
 //! ```
 
 mod audit_log;
 mod change_log;
 mod connections;
+mod console_sessions;
 mod consumers;
 mod dialect;
 mod driver_error;
@@ -46,6 +48,7 @@ mod usage_history;
 mod usage_table;
 
 pub use audit_log::AuditLog;
+pub use console_sessions::{ConsoleSession, ConsoleSessions};
 pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
 pub use options::RecordsOptions;
 pub use record_query::{RecordCursor, RecordPage, RecordQuery};

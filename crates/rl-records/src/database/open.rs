@@ -24,32 +24,35 @@ const STARTUP: Duration = Duration::from_secs(5);
 const MIGRATION: Duration = Duration::from_secs(60);
 
 /// The steps that create the tables: the version, the name and the statements of each.
-const SQLITE: [(i64, &str, &str); 7] = [
+const SQLITE: [(i64, &str, &str); 10] = [
     (1, "records", include_str!("../../migrations/sqlite/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
     (4, "audit", include_str!("../../migrations/sqlite/0004_audit.sql")),
     (5, "subscriptions", include_str!("../../migrations/sqlite/0005_subscriptions.sql")),
     (6, "limits", include_str!("../../migrations/sqlite/0006_limits.sql")),
+    (7, "console_sessions", include_str!("../../migrations/sqlite/0007_console_sessions.sql")),
     (8, "usage", include_str!("../../migrations/sqlite/0008_usage.sql")),
     (9, "rules", include_str!("../../migrations/sqlite/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/sqlite/0010_index_of_blocks.sql")),
 ];
-const POSTGRES: [(i64, &str, &str); 7] = [
+const POSTGRES: [(i64, &str, &str); 10] = [
     (1, "records", include_str!("../../migrations/postgres/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
     (4, "audit", include_str!("../../migrations/postgres/0004_audit.sql")),
     (5, "subscriptions", include_str!("../../migrations/postgres/0005_subscriptions.sql")),
     (6, "limits", include_str!("../../migrations/postgres/0006_limits.sql")),
+    (7, "console_sessions", include_str!("../../migrations/postgres/0007_console_sessions.sql")),
     (8, "usage", include_str!("../../migrations/postgres/0008_usage.sql")),
     (9, "rules", include_str!("../../migrations/postgres/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/postgres/0010_index_of_blocks.sql")),
 ];
-const MYSQL: [(i64, &str, &str); 4] = [
+const MYSQL: [(i64, &str, &str); 7] = [
     (1, "records", include_str!("../../migrations/mysql/0001_records.sql")),
     (2, "subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
     (3, "limits", include_str!("../../migrations/mysql/0003_limits.sql")),
+    (4, "console_sessions", include_str!("../../migrations/mysql/0004_console_sessions.sql")),
     (5, "usage", include_str!("../../migrations/mysql/0005_usage.sql")),
     (6, "rules", include_str!("../../migrations/mysql/0006_rules.sql")),
     (7, "index_of_blocks", include_str!("../../migrations/mysql/0007_index_of_blocks.sql")),

@@ -5,6 +5,7 @@ use rl_core::MAX_UNITS;
 use rl_core::time::Timestamp;
 
 use super::audit_log::AuditLog;
+use super::console_sessions::ConsoleSessions;
 use super::consumers::{self, ConsumerPage, ConsumerQuery};
 use super::handle::Database;
 use super::history;
@@ -100,6 +101,12 @@ impl Records {
     #[must_use]
     pub const fn usage(&self) -> UsageHistory<'_> {
         UsageHistory::new(&self.database)
+    }
+
+    /// Returns the sessions of the console.
+    #[must_use]
+    pub fn console_sessions(&self) -> ConsoleSessions<'_> {
+        ConsoleSessions::new(&self.database)
     }
 
     /// Closes every connection. Later calls return an error.

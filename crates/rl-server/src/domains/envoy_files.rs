@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 
 use indexmap::IndexMap;
+use rl_admin::settings::yaml::{TextError, from_yaml};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Location, Spanned};
@@ -20,7 +21,6 @@ use serde_saphyr::{Location, Spanned};
 use super::compile::short_hash;
 use super::imported::{Differences, Imported, NamedText};
 use super::rule::{DomainRule, Domains};
-use super::yaml::{TextError, from_yaml};
 
 /// A file: the descriptors of a domain.
 #[derive(Deserialize)]

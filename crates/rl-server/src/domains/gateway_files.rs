@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rl_admin::settings::yaml::read_text;
 use rl_core::rules::{LiveRules, Rules};
-use rl_serve::read_regular_file;
 
 use super::compile::{compile, fnv};
 use super::imported::{Imported, NamedText};
-use super::yaml::MAX_LEN;
 use super::{envoy_files, limitador_file};
 
 /// The time between two readings that have to agree.
@@ -333,19 +332,8 @@ fn paths_in_folder(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Reads the text of a regular file.
-///
-/// # Errors
-///
-/// Returns the reason, with the path, for which it cannot be read.
-pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    text_of(path).map(|named| named.text)
-}
-
 fn text_of(path: &Path) -> Result<NamedText, String> {
-    let bytes = read_regular_file(path, MAX_LEN);
-    let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
-    NamedText::new(path, bytes)
+    Ok(NamedText { name: path.display().to_string(), text: read_text(path)? })
 }
 
 /// Returns sixteen hexadecimal digits of a hash of texts.

@@ -1,7 +1,5 @@
 //! The rules of a file of another service.
 
-use std::path::Path;
-
 use indexmap::IndexMap;
 use serde_saphyr::Location;
 
@@ -22,21 +20,6 @@ pub struct Imported {
 pub(super) struct NamedText {
     pub(super) name: String,
     pub(super) text: String,
-}
-
-impl NamedText {
-    /// Reads a text in UTF-8.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error with the name of the file.
-    pub(super) fn new(path: &Path, bytes: Vec<u8>) -> Result<Self, String> {
-        let name = path.display().to_string();
-        match String::from_utf8(bytes) {
-            Ok(text) => Ok(Self { name, text }),
-            Err(_) => Err(format!("{name}: expected UTF-8")),
-        }
-    }
 }
 
 /// Collects differences: each text once, with its first place.

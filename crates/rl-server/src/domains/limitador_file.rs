@@ -11,6 +11,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use indexmap::IndexMap;
+use rl_admin::settings::yaml::{TextError, from_yaml};
 use rl_core::{Limit, Period};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -19,7 +20,6 @@ use super::compile::short_hash;
 use super::expression::Expression;
 use super::imported::{Differences, Imported, NamedText};
 use super::rule::{DomainRule, Domains};
-use super::yaml::{TextError, from_yaml};
 
 /// The largest number of rules that may count one request.
 const MAX_RULES: usize = 8;

@@ -52,14 +52,11 @@ mod selector;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod yaml;
 
 pub use compile::compile;
-pub(crate) use gateway_files::read_text;
 pub use gateway_files::{GatewayFiles, GatewayFilesStatus, GatewaySource};
 pub use imported::Imported;
 pub use rule::{Charge, Disclosed, DomainRule, Domains, InvalidDomainRule, NameOfRule};
 pub use rule_file::to_rule_file;
 pub use section::read_sections;
 pub(crate) use selector::descriptor_realm;
-pub(crate) use yaml::read_as;

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use indexmap::IndexMap;
+use rl_admin::settings::yaml::{TextError, from_yaml, is_toml, read_as};
 use rl_core::rules::Rules;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::compile::compile;
 use super::rule::{Domains, InvalidDomainRule};
-use super::yaml::{TextError, from_yaml, is_toml, read_as};
 use crate::records::RecordLimits;
 
 /// A rule file. Other sections are ignored.

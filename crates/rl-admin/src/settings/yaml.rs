@@ -3,30 +3,36 @@
 use std::fmt;
 use std::path::Path;
 
+use rl_serve::read_regular_file;
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, Location, UserMessageFormatter};
 
 /// The maximum length of a file, in bytes.
-pub(super) const MAX_LEN: usize = 8 * 1024 * 1024;
+pub const MAX_LEN: usize = 8 * 1024 * 1024;
 
 /// An error at a place of a text.
 #[derive(Debug)]
-pub(super) struct TextError {
+pub struct TextError {
     place: Option<(u64, u64)>,
     reason: String,
 }
 
 impl TextError {
-    pub(super) fn new(place: Location, reason: String) -> Self {
+    /// Creates an error at a place.
+    #[must_use]
+    pub fn new(place: Location, reason: String) -> Self {
         Self { place: Some((place.line(), place.column())), reason }
     }
 
-    pub(super) const fn without_place(reason: String) -> Self {
+    /// Creates an error without a place.
+    #[must_use]
+    pub const fn without_place(reason: String) -> Self {
         Self { place: None, reason }
     }
 
     /// Creates an error at the line and column of the byte at `offset`.
-    pub(super) fn at_offset(text: &str, offset: Option<usize>, reason: String) -> Self {
+    #[must_use]
+    pub fn at_offset(text: &str, offset: Option<usize>, reason: String) -> Self {
         let before = offset.and_then(|offset| text.get(..offset));
         let place = before.map(|before| {
             let line = before.rsplit('\n').next().unwrap_or_default();
@@ -36,7 +42,8 @@ impl TextError {
     }
 
     /// Returns the text of the error in a file with this name.
-    pub(super) fn in_file(&self, file: &str) -> String {
+    #[must_use]
+    pub fn in_file(&self, file: &str) -> String {
         let Self { place, reason } = self;
         match place {
             Some((line, column)) => format!("{file}:{line}:{column}: {reason}"),
@@ -55,16 +62,28 @@ impl fmt::Display for TextError {
 }
 
 /// Returns whether a file is TOML, by the end of its name. Any other is YAML.
-pub(super) fn is_toml(path: &Path) -> bool {
+#[must_use]
+pub fn is_toml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Reads the text of a rule file.
+/// Reads the text of a regular file of at most [`MAX_LEN`] bytes.
+///
+/// # Errors
+///
+/// Returns the reason, with the path, for which it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let path_and = |reason: &dyn fmt::Display| format!("{}: {reason}", path.display());
+    let bytes = read_regular_file(path, MAX_LEN).map_err(|error| path_and(&error))?;
+    String::from_utf8(bytes).map_err(|_| path_and(&"expected UTF-8"))
+}
+
+/// Reads the text of a file.
 ///
 /// # Errors
 ///
 /// Returns the reason, with its line and column, for which the text has another structure than `T`.
-pub(crate) fn read_as<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, String> {
+pub fn read_as<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, String> {
     let read = if is_toml(path) {
         toml::from_str(text).map_err(|error| {
             let offset = error.span().map(|span| span.start);
@@ -81,7 +100,7 @@ pub(crate) fn read_as<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T,
 /// # Errors
 ///
 /// Returns an error if the text has another structure than `T`.
-pub(super) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, TextError> {
+pub fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, TextError> {
     // The length alone bounds the number of values. The default of the parser would refuse a file
     // of 10 000 rules.
     let budget = serde_saphyr::budget! { max_nodes: MAX_LEN, max_events: 2 * MAX_LEN };
