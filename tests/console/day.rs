@@ -34,7 +34,7 @@ async fn change_visitor(browser: &Browser, house: &House, token: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_people_plan_a_rule_find_a_noisy_client_and_review_the_day() {
+async fn a_rule_is_planned_a_client_blocked_and_the_day_audited_by_three_people() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits.yaml");
@@ -86,7 +86,7 @@ async fn three_people_plan_a_rule_find_a_noisy_client_and_review_the_day() {
     look_at(&browser, "now").await;
     browser.open(&house.site.url("/console/block?id=noisy")).await;
     browser.fill("#reason", "calls in a loop").await;
-    browser.press("form.sheet .main").await;
+    browser.press("form.sheet .danger").await;
     browser.until_text("main", |text| text.contains("The consumer is blocked")).await;
     browser.open(&house.site.url("/console/blocks")).await;
     browser.until_text("tbody", |text| text.contains("noisy")).await;

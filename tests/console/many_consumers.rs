@@ -1,6 +1,6 @@
 //! The time of each page with many consumers: a million in a soak test.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rl_admin::console::ConsoleBuilder;
 use rl_core::RateLimiter;
@@ -9,6 +9,7 @@ use rl_records::{RecordSource, Records};
 use rl_tests::is_soak;
 use rl_tests::web::GIVE_UP;
 use sqlx::{AssertSqlSafe, Executor};
+use tokio::time::Instant;
 
 use super::{HOUR, House, OWNER};
 use crate::records::Database;

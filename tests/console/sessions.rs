@@ -173,7 +173,7 @@ async fn a_restart_keeps_the_sessions_except_those_of_tokens_that_were_removed_o
 }
 
 #[tokio::test]
-async fn the_program_reads_a_file_with_the_words_of_the_decision_server() {
+async fn the_program_reads_a_settings_file_and_variables_override_it() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = format!(
         r#"[{{"name": "olivia", "token": "{OWNER}", "roles": ["CanReadCallLimits", "CanGetRateLimits"]}}]"#

@@ -358,7 +358,7 @@ async fn a_server_without_a_management_publishes_its_denials() {
     let variable = |name: &str| name.starts_with("RL_LISTEN").then(|| "127.0.0.1:0".to_owned());
     let server = Server::start(&Source::RuleFile(file), variable).await.unwrap();
     let http = server.http_addr();
-    tokio::spawn(server.run(&NEVER));
+    tokio::spawn(async move { server.run(&Shutdown::new()).await });
     managed.per_day("abc", 1).await;
     let request = json!({ "request": { "consumer": "abc" } });
     let check = client().post(format!("http://{http}/v1/check"));

@@ -8,6 +8,7 @@ use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{RateLimiter, Realm};
 use rl_records::Records;
+use tokio::sync::Semaphore;
 
 use crate::access::{Actor, Authorize, FailedAttempts};
 use crate::backend::Backend;
@@ -239,6 +240,7 @@ impl AdminBuilder {
             last_hour,
             instances,
             rules_file: self.rules_file,
+            rule_checks: Arc::new(Semaphore::new(1)),
         };
         Admin { context: Arc::new(context) }
     }

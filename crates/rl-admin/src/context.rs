@@ -6,6 +6,7 @@ use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, Timestamp};
 use rl_core::{Decision, Origin, RateLimiter, Realm, Subject};
 use rl_records::Records;
+use tokio::sync::Semaphore;
 
 use crate::access::{Actor, AttemptLimiter, Authorize, Authorized};
 use crate::backend::Backend;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) instances: Arc<Instances>,
     // The file beside whose rules those of the database apply.
     pub(crate) rules_file: Option<RulesFile>,
+    // Allows one check of a rule at a time, because each compiles all rules.
+    pub(crate) rule_checks: Arc<Semaphore>,
 }
 
 impl Context {

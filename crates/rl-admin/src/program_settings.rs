@@ -29,7 +29,7 @@ pub(crate) struct Sources<V> {
     variable: V,
 }
 
-/// A file, with the words of the file of the decision server.
+/// The text of a file, which has the structure of the decision server's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileText {

@@ -98,7 +98,7 @@ impl AdminSettings {
         let (tokens, oidc) = (tokens(&read)?, oidc::read(&read)?);
         if let Some(name) = tokens.names().find(|name| oidc.is_some() && name.ends_with('>')) {
             let reason = format!(
-                "name {name:?}: expected another end than >, with which the names of people end"
+                "name {name:?}: must not end with >, which marks the names of people of the provider"
             );
             return Err(InvalidSetting::new("RL_ADMIN_TOKENS", reason));
         }

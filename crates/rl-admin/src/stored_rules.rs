@@ -1,8 +1,11 @@
 //! The rules of the database, beside those of the service's file.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use rl_core::rules::{RefusedRule, RulesFile};
 use rl_records::{InvalidField, RuleContent};
+use tokio::sync::Semaphore;
 
 use crate::context::Context;
 use crate::error::ApiError;
@@ -11,6 +14,7 @@ use crate::error::ApiError;
 pub(crate) struct StoredRules<'a> {
     file: &'a RulesFile,
     refused: Vec<RefusedRule>,
+    checks: &'a Arc<Semaphore>,
 }
 
 impl<'a> StoredRules<'a> {
@@ -20,10 +24,11 @@ impl<'a> StoredRules<'a> {
     ///
     /// Returns 404 if the service does not apply rules of the database.
     pub(crate) fn of(context: &'a Context) -> Result<Self, ApiError> {
-        let none = "this service takes no rules from the database";
+        let none = "this service does not apply rules of the database";
         let file = context.rules_file.as_ref();
         let file = file.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, none))?;
-        Ok(Self { file, refused: file.status().refused_rules().to_vec() })
+        let refused = file.status().refused_rules().to_vec();
+        Ok(Self { file, refused, checks: &context.rule_checks })
     }
 
     /// Returns the reason for which a rule does not apply, if it does not.
@@ -65,8 +70,13 @@ pub(crate) async fn checked(
 ) -> Result<RuleContent, RuleProblem> {
     let content = content.checked().map_err(RuleProblem::Invalid)?;
     let (file, rule) = (stored.file.clone(), content.to_rule());
-    // The check compiles all rules, which takes long if there are thousands.
-    let check = move || file.check_stored_rule(&rule);
+    // The check compiles all rules. Concurrent checks would occupy all threads that may block.
+    let permit = stored.checks.clone().acquire_owned().await;
+    let check = move || {
+        // The thread holds the permit, even if the request is dropped.
+        let _permit = permit;
+        file.check_stored_rule(&rule)
+    };
     match tokio::task::spawn_blocking(check).await {
         Ok(Ok(())) => Ok(content),
         Ok(Err(reason)) => Err(RuleProblem::Refused(reason)),

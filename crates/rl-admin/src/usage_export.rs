@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::stream::{StreamExt, once, try_unfold};
-use rl_records::{DatabaseError, MonthQuery, Records, UsageQuery};
+use rl_records::{DatabaseError, MonthQuery, Records, UsageOrder, UsageQuery};
 
 use crate::wire::{ExportedRow, UsageOfDay, UsageOfMonth, month_text};
 
@@ -36,8 +36,8 @@ struct Progress {
 }
 
 impl Export {
-    /// Responds with all rows, from the cursor of the query on. The rows are read while they are
-    /// sent.
+    /// Responds with all rows. Days are in their order, from the cursor of the query on. Subjects of
+    /// a month are in the order of their ids. The rows are read while they are sent.
     ///
     /// If the database fails after the first rows, the connection is closed before the end of the
     /// response, so that no client takes a part for the whole.
@@ -46,10 +46,16 @@ impl Export {
     ///
     /// Returns an error if the first rows cannot be read.
     pub(crate) async fn respond(
-        self,
+        mut self,
         records: &Records,
         format: ExportFormat,
     ) -> Result<Response, DatabaseError> {
+        if let Self::Month(query) = &mut self {
+            // The other orders change while the rows are read, and each page would add up the whole
+            // month.
+            query.order = UsageOrder::Subject;
+            query.after = None;
+        }
         let (kind, ending) = match format {
             ExportFormat::Csv => ("text/csv; charset=utf-8", "csv"),
             ExportFormat::Json => ("application/json", "json"),

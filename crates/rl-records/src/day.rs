@@ -50,7 +50,8 @@ impl Day {
         Self(self.0.last_of_month())
     }
 
-    /// Returns the day that is `days` later, or earlier if they are negative.
+    /// Returns the day that is `days` later, or earlier if the number is negative. The result stays
+    /// between the first and the last day.
     #[must_use]
     pub fn plus(self, days: i64) -> Self {
         Self::from_number(self.number().saturating_add(days))

@@ -19,8 +19,8 @@ pub struct UsageCounts {
     /// The allowed calls that the rule or one of its limits would have denied if it were not in
     /// shadow. They are allowed calls too.
     pub would_be_denied: u64,
-    /// The charged units without the refunded ones. They are negative on a day on which more units
-    /// of the day before were refunded than charged.
+    /// The charged units minus the refunded ones. The number is negative if the day has more
+    /// refunds of earlier charges than charges.
     pub units: i64,
 }
 
@@ -72,8 +72,8 @@ pub struct UsageQuery {
     pub to: Day,
     /// Selects the rows after this one. Pass [`UsagePage::next`] of the previous page.
     pub after: Option<UsageCursor>,
-    /// Selects the rows before this one, nearest first. Pass [`UsagePage::previous`] of the next
-    /// page.
+    /// Selects the last rows before this one, in the same order. Pass [`UsagePage::previous`] of
+    /// the next page.
     pub before: Option<UsageCursor>,
     /// The maximum number of rows on a page: 1 to 1 000.
     pub limit: u32,

@@ -75,7 +75,7 @@ pub struct Server {
     permits: PermitTable,
     // The files are read as long as this is held.
     _files: Option<GatewayFiles>,
-    // Denials are published to the consoles of other servers as long as this is held.
+    // Publishes denials to the consoles of other servers until it is dropped.
     _publisher: Option<DenialPublisher>,
 }
 

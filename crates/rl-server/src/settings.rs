@@ -501,7 +501,12 @@ mod tests {
             ("server: { admin: { tokens: file:/none } }", "server: admin: tokens: /none: No such"),
             ("server: { admin: { tokens: \"[]\" } }", "admin: tokens: expected at least one token"),
             (
-                "server: { admin: { tokens: a-secret, console: true } }",
+                "server: { admin: { tokens: a-secret } }",
+                "server: admin: tokens: line 1 column 1: expected a list",
+            ),
+            (
+                "server: { admin: { console: true, \
+                 tokens: '[{\"name\":\"a\",\"token\":\"twenty-characters-xyz\",\"roles\":[]}]' } }",
                 "server: admin: console: exp",
             ),
         ] {

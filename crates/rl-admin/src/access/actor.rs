@@ -13,7 +13,8 @@ pub struct Actor {
     roles: Roles,
     // `None` means that the actor owns all applications.
     applications: Option<Arc<[String]>>,
-    // The identity of the actor's token or provider. `None` if another crate authenticated the actor.
+    // The identity of the actor's token or provider. `None` if another crate authenticated the
+    // actor.
     credential: Option<Arc<str>>,
 }
 
@@ -62,7 +63,8 @@ impl Actor {
         self
     }
 
-    /// Sets the identity of the actor's token or provider. Actors with different credentials are not equal.
+    /// Sets the identity of the actor's token or provider. Actors with different credentials are
+    /// not equal.
     #[must_use]
     pub(crate) fn with_credential(mut self, credential: &str) -> Self {
         self.credential = Some(credential.into());

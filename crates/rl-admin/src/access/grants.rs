@@ -67,7 +67,7 @@ impl ClaimGrants {
             if !grant.add(other) {
                 tracing::info!(
                     target: "rl_admin", by = name, value,
-                    "entry of the claim ignored: other roles for other applications"
+                    "entry of the claim not granted in full: other roles for other applications"
                 );
             }
         }

@@ -31,8 +31,8 @@ const DAYS: i64 = 30;
 const PICTURES: usize = 4;
 
 /// Explains the columns of [`cells`].
-pub(super) const WORDS: &str = "In shadow: allowed calls that a limit in shadow would have denied. Cost: what \
-    the calls took from the limits, such as tokens. It is the number of allowed calls if each costs one.";
+pub(super) const WORDS: &str = "In shadow: allowed calls that a limit in shadow would have denied. Cost: the \
+    units that the calls took from the limits, such as tokens. It is the number of allowed calls if each costs one.";
 
 /// The calls of each day under a rule.
 type Days = BTreeMap<Day, UsageCounts>;
@@ -46,12 +46,23 @@ fn query(id: &str, now: Timestamp) -> UsageQuery {
     }
 }
 
+/// Reads the rows of all pages. There is one for each day and rule.
+async fn rows_of(site: &Site, mut query: UsageQuery) -> Result<Vec<UsageRow>, DatabaseError> {
+    let mut rows = Vec::new();
+    loop {
+        let page = site.context.records.usage().days(&query).await?;
+        rows.extend(page.rows);
+        let Some(next) = page.next else { return Ok(rows) };
+        query.after = Some(next);
+    }
+}
+
 /// Renders the calls of a consumer in the last days.
 pub(super) async fn section(site: &Site, id: &str) -> Result<Markup, DatabaseError> {
     let query = query(id, site.context.now());
-    let page = site.context.records.usage().days(&query).await?;
+    let rows = rows_of(site, query.clone()).await?;
     let mut rules = BTreeMap::<Option<&str>, Days>::new();
-    for row in &page.rows {
+    for row in &rows {
         rules.entry(row.rule.as_deref()).or_default().insert(row.day, row.counts);
     }
     let mut rules: Vec<_> = rules.into_iter().collect();
@@ -72,7 +83,7 @@ pub(super) async fn section(site: &Site, id: &str) -> Result<Markup, DatabaseErr
                 @if rules.len() > PICTURES {
                     p.hint { "The numbers below also contain the other rules, which have fewer calls." }
                 }
-                (numbers(&page.rows, has_rules))
+                (numbers(&rows, has_rules))
                 p.exports {
                     "Export these days: "
                     a href=(export("csv")) download { "CSV" } " "

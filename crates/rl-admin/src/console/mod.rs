@@ -4,8 +4,8 @@
 //! 1. **Login** takes a token that an [`Authorize`](crate::Authorize) of the
 //!    [`Admin`](crate::Admin) accepts. The cookie contains a random session id, which neither
 //!    scripts nor other sites can use. A session ends after half an hour without a click, after
-//!    twelve hours, with a logout, or when its token is removed or gets other roles or applications.
-//!    People may also log in with a [provider of OpenID Connect](crate::oidc).
+//!    twelve hours, with a logout, or when its token is removed or gets other roles or
+//!    applications. People may also log in with a [provider of OpenID Connect](crate::oidc).
 //! 2. **Roles** of the token determine what is shown. Reading requires `CanReadCallLimits` and
 //!    `CanGetRateLimits`. Creating, changing, deleting and resetting each require the corresponding
 //!    [`Role`](crate::Role). Without the role, the control is hidden, and the request is refused
@@ -19,14 +19,15 @@
 //! All instances on the same database share the sessions, and a restart keeps them. Each instance
 //! compares its copy of a session with the database every five seconds, so a logout at one instance
 //! takes effect at the others within that time. While the database is down, an instance serves the
-//! sessions that it has seen, and a logout takes effect at the others when the database is back.
+//! sessions that it has seen. A logout then takes effect at the others when the database is back,
+//! if the instance of the logout still runs.
 //! Clicks are stored once in a minute, so a session may end a minute early at another instance.
 //!
 //! # Why sessions and form tokens are implemented here
 //!
 //! SECURITY.md promises sessions with two time limits, in a bounded number, of which only digests
 //! are stored, and which outlast an outage. `tower-sessions` has one time limit for each session,
-//! its stores contain the ids themselves, and none has MariaDB with the sqlx of this project. The
+//! its stores contain the ids themselves, and none supports MariaDB with this version of sqlx. The
 //! `csrf` layer of tower-http accepts requests without `Origin` and `Sec-Fetch-Site`, which the
 //! console refuses.
 //!

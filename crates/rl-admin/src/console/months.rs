@@ -125,7 +125,11 @@ fn filter_form(site: &Site, fields: &Fields, query: &MonthQuery) -> Markup {
     months.push(query.month.month());
     months.sort_unstable();
     months.dedup();
-    let rules = site.context.limiter.rule_names().unwrap_or_default();
+    // All applications share the rules, so an actor of some of them sees no list of rules.
+    let rules = match query.subjects {
+        None => site.context.limiter.rule_names().unwrap_or_default(),
+        Some(_) => Vec::new(),
+    };
     let is_set = ["search", "rule", "month"].iter().any(|name| fields.non_empty(name).is_some());
     html! {
         form.filter method="get" action=(path) role="search" {

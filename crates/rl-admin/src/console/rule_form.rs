@@ -201,7 +201,7 @@ fn form_page(
             input #shadow type="checkbox" name="shadow" value="on" checked[fields.get("shadow") == "on"]
                 aria-describedby="shadow-hint";
             label for="shadow" { "In shadow" }
-            p.hint #shadow-hint { "The rule counts and shows whom it would deny, but denies nothing." }
+            p.hint #shadow-hint { "The rule counts requests and shows those that it would deny, but denies none." }
         }
     };
     let footer = html! {

@@ -16,8 +16,9 @@ use crate::outage::OutageLog;
 /// longest.
 const MAX_SESSIONS: usize = 10_000;
 
-/// The age at which a copy is compared with the database again. So a logout at another instance
-/// takes effect after this time at the latest. After a failure, the database is left alone as long.
+/// The age at which a copy is compared with the database again, in microseconds. A logout at
+/// another instance takes effect after this time at the latest. After a failure, the database is
+/// not called for the same time.
 const CHECK_EVERY: u64 = 5_000_000;
 
 /// The longest wait of a page for the database of sessions.
@@ -106,8 +107,8 @@ impl Sessions {
 
     /// Returns the session with this id, if it has not ended. A click extends the session.
     ///
-    /// The database is asked if this instance has no recent copy. If the database fails, the copy
-    /// counts.
+    /// Reads the database if this instance has no recent copy. If the database fails, the copy is
+    /// used.
     pub(super) async fn find(&self, id: &str, now: Timestamp, is_click: bool) -> Option<Session> {
         let key = digest(id);
         let copy = self.copies().by_digest.get(&key).cloned();
@@ -152,8 +153,8 @@ impl Sessions {
         }
     }
 
-    /// Returns the actor of a live copy, and whether the database should get the time of a click.
-    /// One click in a thirtieth of the idle time is enough, which is one in a minute by default.
+    /// Returns the actor of a live copy, and whether the time of its last click must be stored. A
+    /// click is stored once in a thirtieth of the idle time, which is a minute by default.
     fn used_copy(&self, key: &str, now: Timestamp, is_click: bool) -> Option<(Actor, bool)> {
         let mut copies = self.copies();
         let copy = copies.by_digest.get_mut(key)?;
@@ -168,7 +169,7 @@ impl Sessions {
         Some((copy.actor.clone(), copy.stored.is_some_and(is_old)))
     }
 
-    /// Replaces the copy of a session by what the database contains, except for a later click.
+    /// Replaces the copy of a session with the one in the database, but keeps a later click.
     fn keep(&self, key: &str, stored: ConsoleSession, now: Timestamp) {
         let copies = &mut *self.copies();
         let Some(actor) = Actor::from_json(&stored.actor) else { return };
@@ -245,8 +246,7 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// Removes a session from the database as soon as that works. Gives up when the session would have
-/// ended anyway.
+/// Removes a session from the database, with retries until the session would have ended anyway.
 async fn end_later(records: Records, digest: String, longest_micros: u64) {
     let mut ticks = interval(RETRY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
 //! The login with a provider of OpenID Connect.
 //!
 //! ```text
-//! /login ─► /login/oidc ─► the provider ─► /login/oidc/return ─► the page that was asked for
+//! /login ─► /login/oidc ─► the provider ─► /login/oidc/return ─► the requested page
 //!              │ sets the cookie                │ reads and removes it
 //! ```
 //!
@@ -36,16 +36,17 @@ const COOKIE: &str = "rl-oidc";
 /// The time for a login at the provider, in seconds.
 const TIME: u64 = 600;
 
-/// The longest address of a page that the cookie remembers. Browsers limit the size of a cookie.
+/// The longest address of a page that the cookie contains, in bytes. Browsers limit the size of a
+/// cookie.
 const LONGEST_NEXT: usize = 1_000;
 
 /// The content of the cookie.
 #[derive(Serialize, Deserialize)]
 struct Begun {
     pending: Pending,
-    /// The page that was asked for.
+    /// The requested page.
     next: String,
-    /// The time until which the cookie counts, in seconds since 1970.
+    /// The time until which the cookie is valid, in seconds since 1970.
     until: u64,
 }
 
@@ -91,7 +92,7 @@ async fn finished(site: &Site, request: Request) -> Result<Response, Failure> {
     if !bool::from(begun.pending.state.as_bytes().ct_eq(fields.raw("state").as_bytes())) {
         return Err(not_begun());
     }
-    // The cookie has done its work, whatever follows: the provider accepts a code once.
+    // A failed login removes the cookie too, because the provider accepts a code only once.
     let forget = site.set_cookie(headers, COOKIE, "", "Lax", "; Max-Age=0");
     let answer = async {
         if !fields.get("error").is_empty() || !provider.oidc().is_issuer(fields.non_empty("iss")) {
@@ -196,7 +197,7 @@ fn declined(provider: &Provider, error: &str) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, "Not logged in", message)
 }
 
-/// Returns the page about why a person was not signed in.
+/// Returns the page with the reason for which a person was not signed in.
 fn failure(provider: &Provider, error: &SignInError) -> Failure {
     let (name, claim) = (provider.oidc().name(), provider.oidc().claim_name());
     match error {

@@ -42,8 +42,9 @@ impl Site {
         self.link("/consumer", &[("id", id)])
     }
 
-    /// Returns whether an actor with a session still has what began it: its token with the same
-    /// roles and applications, or the provider.
+    /// Returns whether the token or the provider that authenticated the actor of a session is still
+    /// configured: the token with the same roles and applications, the provider with the same
+    /// settings.
     pub(super) fn still_accepts(&self, actor: &Actor) -> bool {
         match actor.credential() {
             Some(credential) if credential.starts_with("oidc:") => {
@@ -57,7 +58,9 @@ impl Site {
 
     /// Returns the id in the session cookie of a request.
     pub(super) fn session_id<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
-        self.cookie(headers, SESSION)
+        // An id that this program cannot have created must not cost a query of the database.
+        let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        self.cookie(headers, SESSION).filter(is_id)
     }
 
     /// Returns the `Set-Cookie` value with this session id. The attributes `; Max-Age=0` remove the

@@ -1,4 +1,4 @@
-//! The templates for a new rule, each with a picture of what it does.
+//! The templates for a new rule, each with a picture of its effect.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub(super) struct Template {
     /// The name in the address, and of the new rule.
     pub(super) name: &'static str,
     title: &'static str,
-    /// What the rule is for.
+    /// The reason for such a rule.
     purpose: &'static str,
     pub(super) definition: &'static str,
-    /// What the picture shows.
+    /// The sentence below the picture.
     caption: &'static str,
     /// The requests of each step of the picture, and how many of them the rule allows.
     steps: [(u32, u32); 12],
@@ -31,7 +31,7 @@ const TEMPLATES: [Template; 4] = [
     Template {
         name: "strict-login",
         title: "Strict login",
-        purpose: "Nobody guesses passwords: each address has five attempts in a minute, and twenty in an hour.",
+        purpose: "Passwords cannot be guessed: each address has five attempts in a minute, and twenty in an hour.",
         definition: "match: { method: POST, path: /login }\nper: address\nlimits: [5/minute, 20/hour]\n",
         caption: "An address tries 9 passwords each minute. From the fifth minute on, the hour is used up.",
         steps: [
@@ -75,27 +75,27 @@ const TEMPLATES: [Template; 4] = [
         title: "LLM tokens",
         purpose: "A budget of tokens in place of requests. In a service of your own, the cost can come from the response.",
         definition: "match: { method: POST, path: \"/v1/{*rest}\" }\nper: [key, address]\nlimits: [100000/minute:unit=tokens, 2000000/day:clock:unit=tokens]\ncost: 1000\n# In a service of your own, the cost is read from a header of the response:\n# cost: { response_header: x-tokens-used, estimate: 1000 }\n",
-        caption: "Prompts of different sizes. Once the minute has no tokens left, a prompt waits for the next one.",
+        caption: "Prompts in each quarter of a minute, in tens. Once the minute has no tokens left, they are rejected.",
         steps: [
             (3, 3),
             (5, 5),
             (2, 2),
             (9, 0),
-            (4, 0),
+            (4, 4),
             (3, 3),
-            (6, 6),
-            (1, 1),
-            (8, 0),
+            (6, 3),
+            (1, 0),
+            (8, 8),
             (2, 2),
-            (7, 7),
-            (3, 3),
+            (7, 0),
+            (3, 0),
         ],
     },
     Template {
         name: "bulk-import",
         title: "Bulk import",
         purpose: "Expensive requests: two at the same time, and sixty in an hour.",
-        definition: "match: { method: POST, path: /import }\nper: address\nlimits: [2:concurrency, 60/hour]\n# In a service of your own, requests can wait for their turn:\n# over: { wait: 30s, queue: 20 }\n",
+        definition: "match: { method: POST, path: /import }\nper: address\nlimits: [2:concurrency, 60/hour]\n# In a service of your own, requests can wait in a queue:\n# over: { wait: 30s, queue: 20 }\n",
         caption: "Imports that run at the same time. Two run, the others are rejected.",
         steps: [
             (1, 1),

@@ -2,6 +2,9 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use axum::http::Uri;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
 
 use crate::access::{Actor, ClaimGrants};
 
@@ -27,6 +30,8 @@ pub struct Oidc {
     pub(super) client_id: String,
     pub(super) client_secret: String,
     grants: ClaimGrants,
+    /// A digest of the roles, as the settings have them.
+    roles_digest: String,
     pub(super) claim: String,
     label: String,
 }
@@ -68,6 +73,7 @@ impl Oidc {
             client_id: client_id.to_owned(),
             client_secret: client_secret.to_owned(),
             grants,
+            roles_digest: BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(roles)),
             claim: "groups".to_owned(),
             label: "single sign-on".to_owned(),
         })
@@ -108,9 +114,11 @@ impl Oidc {
         issuer.is_none_or(|issuer| issuer == self.issuer)
     }
 
-    /// Returns what the sessions of this provider's people have as their credential.
+    /// Returns the credential of the sessions that people of this provider begin. It changes with
+    /// the roles, so that earlier sessions end.
     pub(crate) fn credential(&self) -> String {
-        format!("oidc:{} {}", self.issuer, self.client_id)
+        let Self { issuer, client_id, claim, roles_digest, .. } = self;
+        format!("oidc:{issuer} {client_id} {claim} {roles_digest}")
     }
 
     /// Returns the actor with this name and these values of the claim, if an entry has one of them.

@@ -1,4 +1,4 @@
-//! The conversation with the provider.
+//! Calls to the provider.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,6 +29,7 @@ use rl_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio::time::timeout;
 
 use super::config::Oidc;
@@ -42,10 +43,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The size limit of a response of the provider, in bytes.
 const MAX_RESPONSE: usize = 1024 * 1024;
 
-/// The time for which the provider's description of itself is kept.
+/// The time for which the endpoints and keys of the provider are cached, in microseconds.
 const KEEP: u64 = 3_600_000_000;
 
-/// The time for which a provider is left alone after a failure.
+/// The time for which the provider is not called after a failure, in microseconds.
 const PAUSE: u64 = 5_000_000;
 
 /// The signatures of ID tokens that are accepted. All of them need a key that only the provider has.
@@ -101,10 +102,11 @@ pub(crate) struct Pending {
     verifier: String,
 }
 
-/// The reason why a person is not signed in. The texts are for the log, and contain no secret.
+/// The reason for which a person is not signed in. The texts are for the log, and contain no
+/// secret.
 #[derive(Debug)]
 pub(crate) enum SignInError {
-    /// The provider cannot be reached, or does not behave like one.
+    /// The provider cannot be reached, or its response does not follow OpenID Connect.
     Unavailable(String),
     /// The provider does not accept the code, or its ID token is not valid.
     Refused(String),
@@ -134,8 +136,8 @@ impl Provider {
         &self.oidc
     }
 
-    /// Returns the address at which a person signs in, and what the browser must keep until the
-    /// provider sends it to `return_to`.
+    /// Returns the address at which a person signs in, and the secrets that the browser must keep
+    /// until the provider sends it to `return_to`.
     ///
     /// # Errors
     ///
@@ -230,7 +232,7 @@ impl Provider {
         self.oidc.actor(&name, &values).ok_or(SignInError::NoRoles { name })
     }
 
-    /// Logs why a person was not signed in.
+    /// Logs the reason for which a person was not signed in.
     fn log(&self, error: &SignInError) {
         let issuer = &self.oidc.issuer;
         match error {
@@ -249,15 +251,16 @@ impl Provider {
         }
     }
 
-    /// Returns what the provider publishes about itself, at most this old. Older knowledge counts
-    /// if the provider cannot be reached.
+    /// Returns the endpoints and keys of the provider, which are at most `age` microseconds old.
+    /// Returns older ones if the provider cannot be reached.
     async fn discovered(&self, now: Timestamp, age: u64) -> Result<Arc<Discovered>, SignInError> {
-        // Others wait for the answer to the first.
+        // Concurrent sign-ins wait here, so that only one of them calls the provider.
         let mut cache = self.cache.lock().await;
         let known = cache.found.clone();
         if let Some((found, _)) = known.as_ref().filter(|(_, at)| now.micros_since(*at) < age) {
             return Ok(found.clone());
         }
+        let begun = Instant::now();
         let result = match now < cache.paused_until {
             true => Err(SignInError::Unavailable("not tried again yet".to_owned())),
             false => self.discover().await.map(Arc::new),
@@ -270,7 +273,9 @@ impl Provider {
             (Err(error), known) => {
                 if now >= cache.paused_until {
                     self.log(&error);
-                    cache.paused_until = now.plus_micros(PAUSE);
+                    // `now` is the time before the call, which may have taken as long as the pause.
+                    let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(PAUSE);
+                    cache.paused_until = now.plus_micros(took.saturating_add(PAUSE));
                 }
                 known.map(|(found, _)| found).ok_or(error)
             }

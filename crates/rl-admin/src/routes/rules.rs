@@ -112,6 +112,9 @@ pub(super) async fn update(
     let stored = StoredRules::of(&context)?;
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    if context.records.rules().read(name.as_str()).await?.is_none() {
+        return Err(change.not_found(no_rule(&name)));
+    }
     let content = checked(&stored, input.into_content(name.as_str())).await?;
     let updated = context.records.rules().update(content, change.expected(), change.author()).await;
     let updated = updated.map_err(|error| change.error(error, || no_rule(&name)))?;

@@ -17,7 +17,7 @@ pub struct RecordsSettings {
     zero_means: ZeroMeans,
     /// The limit per hour of an anonymous address.
     anonymous: CallLimit,
-    /// The number of days for which the calls of consumers are kept; 0 if they are not recorded.
+    /// The number of days for which the calls of consumers are stored; 0 if they are not recorded.
     usage_days: u32,
 }
 

@@ -82,7 +82,7 @@ impl fmt::Debug for CountedParts<'_> {
 }
 
 impl<'a> DecisionEvent<'a> {
-    /// Creates the event of the decision about a checked request, which was made at once.
+    /// Creates the event of the decision about a checked request, which needed no wait.
     #[must_use]
     pub const fn new(
         location: EventLocation<'a>,

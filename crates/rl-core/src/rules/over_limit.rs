@@ -60,3 +60,19 @@ pub enum OverLimit {
     /// another service in place of the handler.
     Degrade,
 }
+
+impl OverLimit {
+    /// Returns the setting that applies if two rules deny. Rejecting takes precedence over waiting,
+    /// and waiting over degrading. If both wait, the shorter wait and the shorter queue apply.
+    pub(super) fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Reject, _) | (_, Self::Reject) => Self::Reject,
+            (
+                Self::Wait { at_most, queue },
+                Self::Wait { at_most: other_wait, queue: other_queue },
+            ) => Self::Wait { at_most: at_most.min(other_wait), queue: queue.min(other_queue) },
+            (wait @ Self::Wait { .. }, _) | (_, wait @ Self::Wait { .. }) => wait,
+            (Self::Degrade, Self::Degrade) => Self::Degrade,
+        }
+    }
+}

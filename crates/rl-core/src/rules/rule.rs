@@ -42,6 +42,8 @@ pub struct Rule {
     pub(super) on_over_limit: Option<OverLimit>,
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
+    /// Whether the service stores the rule outside its program and its file.
+    pub(super) is_stored: bool,
     pub(super) is_disclosed: Option<bool>,
     pub(super) is_name_disclosed: bool,
     pub(super) is_selected: bool,
@@ -85,6 +87,7 @@ impl Rule {
             on_over_limit: None,
             on_missing_key: None,
             is_shadow: false,
+            is_stored: false,
             is_disclosed: None,
             is_name_disclosed: false,
             is_selected: false,

@@ -40,8 +40,9 @@ pub(crate) struct RuleSet {
     namespace: Namespace,
     /// The condition that requests are rejected because too many rules match them.
     rejections: Transition,
-    /// The condition that rules in shadow do not count requests, because too many rules match them.
-    uncounted_in_shadow: Transition,
+    /// The condition that rules in shadow and stored rules do not count requests, because too many
+    /// rules match them.
+    left_out: Transition,
 }
 
 impl RuleSet {
@@ -82,7 +83,7 @@ impl RuleSet {
             selector: rules.selector.clone(),
             namespace: namespace.clone(),
             rejections: Transition::new(TOO_MANY_PERIOD),
-            uncounted_in_shadow: Transition::new(TOO_MANY_PERIOD),
+            left_out: Transition::new(TOO_MANY_PERIOD),
         })
     }
 
@@ -116,11 +117,13 @@ impl RuleSet {
                 Ok(Some(subject)) => subject,
                 Ok(None) => continue,
                 Err(uncounted) => {
-                    if matches!(uncounted, Uncounted::TooManyRules) {
-                        self.report_too_many(&parts, place, rule.is_shadow, request);
+                    let is_one_too_many = matches!(uncounted, Uncounted::TooManyRules);
+                    let gives_way = rule.is_shadow || rule.is_stored && is_one_too_many;
+                    if is_one_too_many {
+                        self.report_too_many(&parts, place, gives_way, request);
                     }
                     // A rule in shadow denies nothing.
-                    if rule.is_shadow {
+                    if gives_way {
                         continue;
                     }
                     return Err(uncounted);
@@ -206,12 +209,18 @@ impl RuleSet {
         }
     }
 
-    /// Adds a part to those of a request that has as many as a decision can have: a rule that is
-    /// not in shadow replaces the last one in shadow. Logs a line that names the rules.
+    /// Adds a part to those of a request that has as many as a decision can have. Logs a line that
+    /// names the rules.
+    ///
+    /// A part in shadow is left out. Any other part replaces the last one in shadow. If none is in
+    /// shadow, a stored part is left out, and any other part replaces the last stored one.
+    ///
+    /// A stored rule gives way because its author knows only some of the rules. Otherwise a single
+    /// row of a database could make the service reject every request that the rules match.
     ///
     /// # Errors
     ///
-    /// Returns an error if none of the rules is in shadow.
+    /// Returns an error if none of the rules is stored or in shadow.
     #[cold]
     fn push_to_full(
         &self,
@@ -219,34 +228,37 @@ impl RuleSet {
         part: RulePart,
         request: &dyn RequestInfo,
     ) -> Result<(), Uncounted<'static>> {
-        let is_shadow = |part: &RulePart| self.rules[part.place].is_shadow;
-        let in_shadow = parts.iter().rposition(is_shadow);
-        let is_one_in_shadow = is_shadow(&part) || in_shadow.is_some();
-        self.report_too_many(parts, part.place, is_one_in_shadow, request);
-        match in_shadow {
-            _ if is_shadow(&part) => {}
-            None => return Err(Uncounted::TooManyRules),
-            Some(index) => {
-                parts.remove(index);
-                parts.push(part);
+        let rule = |part: &RulePart| &self.rules[part.place];
+        let is_in_shadow: fn(&ValidRule) -> bool = |rule| rule.is_shadow;
+        for gives_way in [is_in_shadow, |rule| rule.is_stored] {
+            let is_left_out = gives_way(rule(&part));
+            let replaced = parts.iter().rposition(|part| gives_way(rule(part)));
+            if is_left_out || replaced.is_some() {
+                self.report_too_many(parts, part.place, true, request);
+                if let Some(index) = replaced.filter(|_| !is_left_out) {
+                    parts.remove(index);
+                    parts.push(part);
+                }
+                return Ok(());
             }
         }
-        Ok(())
+        self.report_too_many(parts, part.place, false, request);
+        Err(Uncounted::TooManyRules)
     }
 
     /// Logs, unless this happened within the last minute, that the rule at `place` is one too many
-    /// for a request, beside the rules of `parts`. With `in_shadow`, a rule in shadow is left out
-    /// for it; otherwise the request is rejected.
+    /// for a request, beside the rules of `parts`. With `is_left_out`, a rule in shadow or a stored
+    /// rule does not count the request; otherwise the request is rejected.
     #[cold]
     fn report_too_many(
         &self,
         parts: &[RulePart],
         place: usize,
-        in_shadow: bool,
+        is_left_out: bool,
         request: &dyn RequestInfo,
     ) {
-        let (condition, consequence) = if in_shadow {
-            (&self.uncounted_in_shadow, "a rule in shadow does not count the request")
+        let (condition, consequence) = if is_left_out {
+            (&self.left_out, "a rule in shadow or of the database does not count the request")
         } else {
             (&self.rejections, "the request is rejected with 503")
         };
@@ -570,7 +582,7 @@ impl RequestParts {
     ) -> OverLimit {
         let rules = denying.filter_map(|index| self.counted().nth(index));
         let settings = rules.map(|(_, rule, _)| rule.on_over_limit.unwrap_or(default));
-        settings.reduce(stricter).unwrap_or(default)
+        settings.reduce(OverLimit::stricter).unwrap_or(default)
     }
 
     /// Returns whether some rule of the request handles requests over its limits in a way that
@@ -584,20 +596,6 @@ impl RequestParts {
 impl LabelledParts for RequestParts {
     fn label(&self, index: usize) -> Option<&RuleLabel> {
         self.counted().nth(index).map(|(_, rule, _)| &*rule.label)
-    }
-}
-
-/// Returns the setting that applies if two rules deny. Rejecting takes precedence over waiting, and
-/// waiting over degrading. If both wait, the shorter wait and the shorter queue apply.
-fn stricter(one: OverLimit, other: OverLimit) -> OverLimit {
-    match (one, other) {
-        (OverLimit::Reject, _) | (_, OverLimit::Reject) => OverLimit::Reject,
-        (
-            OverLimit::Wait { at_most, queue },
-            OverLimit::Wait { at_most: other_wait, queue: other_queue },
-        ) => OverLimit::Wait { at_most: at_most.min(other_wait), queue: queue.min(other_queue) },
-        (wait @ OverLimit::Wait { .. }, _) | (_, wait @ OverLimit::Wait { .. }) => wait,
-        (OverLimit::Degrade, OverLimit::Degrade) => OverLimit::Degrade,
     }
 }
 

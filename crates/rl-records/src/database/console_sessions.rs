@@ -75,8 +75,8 @@ impl<'a> ConsoleSessions<'a> {
         let ended = "DELETE FROM rl_console_sessions WHERE used_at < ? OR began_at < ?";
         let times = [idle_since, oldest].map(|time| micros(time).into());
         Sql::with(ended, times).on(edits).await?;
-        // The inner query has a name of its own, because MySQL neither reads the table that it
-        // changes, nor counts rows in a list.
+        // The inner query has a name, because MySQL otherwise neither reads the table that the
+        // statement changes, nor accepts LIMIT within IN.
         let idlest = "DELETE FROM rl_console_sessions WHERE digest IN (SELECT digest FROM \
                       (SELECT digest FROM rl_console_sessions ORDER BY used_at DESC, digest \
                       LIMIT 1000 OFFSET ?) AS idlest)";

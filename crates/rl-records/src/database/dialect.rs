@@ -106,8 +106,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the end of a statement that inserts usage into a table called `stored`: numbers of a
-    /// row that exists are added. A sum of units stays within 2^53 - 1.
+    /// Returns the end of a statement that inserts usage into a table called `stored`. It adds the
+    /// numbers to those of an existing row. A sum of units is at most 2^53 - 1.
     pub(super) const fn add_usage(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => {
@@ -143,8 +143,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the statements that delete some of the days of a realm and some of the months before a
-    /// day. The placeholders are the realm and the day, or only the day.
+    /// Returns two statements that delete at most 1 000 rows each: days of a realm, and months. The
+    /// placeholders are the realm and the first day that stays, or only that day.
     pub(super) const fn delete_usage(self) -> [&'static str; 2] {
         match self {
             Self::Sqlite => [

@@ -5,7 +5,7 @@ use sqlx::any::AnyRow;
 use super::handle::Database;
 use super::kind::Kind;
 use super::row::{number, text};
-use super::statement::{Bound, Sql};
+use super::statement::Bound;
 use super::table::{self, METADATA, NamedContent};
 use super::transaction::Transaction;
 use crate::author::Author;
@@ -14,7 +14,10 @@ use crate::revision::{Expected, Revisioned};
 use crate::rule::{RuleContent, RuleDefinition};
 
 /// The maximum number of rules in a database.
-const MAX_RULES: i64 = 1_000;
+const MAX_RULES: u32 = 1_000;
+
+/// The maximum length of all definitions together, in bytes. Each change compiles all rules.
+const MAX_BYTES: usize = 512 * 1_024;
 
 /// The rules in a database.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +35,7 @@ impl<'a> StoredRules<'a> {
     /// # Errors
     ///
     /// Returns [`ChangeError::Conflict`] if a rule has this name. Returns an error if a field cannot
-    /// be stored, if there are 1 000 rules already, or if the database fails.
+    /// be stored, or if the database fails. There are at most 1 000 rules, of 512 KiB together.
     pub async fn create(
         self,
         content: RuleContent,
@@ -69,7 +72,7 @@ impl<'a> StoredRules<'a> {
     ///
     /// Returns an error if the database fails.
     pub async fn all(self) -> Result<Vec<RuleDefinition>, DatabaseError> {
-        self.list(None, 1_000).await
+        self.list(None, MAX_RULES).await
     }
 
     /// Replaces the definition of a rule.
@@ -140,18 +143,23 @@ impl NamedContent for RuleContent {
 
     async fn prepare_change(
         transaction: &mut Transaction,
-        before: Option<&Self>,
         _: Option<&Self>,
+        after: Option<&Self>,
         _: Author<'_>,
     ) -> Result<(), ChangeError<Revisioned<Self>>> {
-        if before.is_some() {
-            return Ok(());
+        let Some(after) = after else { return Ok(()) };
+        let rules = table::list_named::<Self>(&mut **transaction, None, MAX_RULES).await?;
+        let others = rules.iter().map(|rule| &rule.content).filter(|rule| rule.name != after.name);
+        let (mut count, mut bytes) = (1, after.definition.len());
+        for rule in others {
+            (count, bytes) = (count + 1, bytes + rule.definition.len());
         }
-        let counted = Sql::new("SELECT COUNT(*) AS rules FROM rl_rules");
-        let counted = counted.on(&mut **transaction).await?;
-        let rules = counted.first().map(|row| number(row, "rules")).transpose()?.unwrap_or(0);
-        if rules >= MAX_RULES {
-            return Err(InvalidField::new("name", rules, "at most 1000 rules").into());
+        if count > MAX_RULES {
+            return Err(InvalidField::new("name", count, "at most 1000 rules").into());
+        }
+        if bytes > MAX_BYTES {
+            let expected = "at most 512 KiB of all rules together";
+            return Err(InvalidField::new("definition", format!("{bytes} bytes"), expected).into());
         }
         Ok(())
     }

@@ -96,8 +96,7 @@ impl<'a> UsageHistory<'a> {
 }
 
 /// The rows of one statement. A page may continue within a subject, then within a day, and then
-/// with other days. A comparison of whole rows would do in one statement, but no index of MySQL
-/// serves it.
+/// with other days. One statement could compare whole rows, but MySQL uses no index for that.
 enum RowRange<'a> {
     /// The rules of the subject at the cursor.
     Subject(&'a UsageCursor),
@@ -228,7 +227,7 @@ fn one_page<T>(
     rows.truncate(size);
     if is_back {
         rows.reverse();
-        // A page that was reached from another one has this one beside it.
+        // The cursor came from the next page, so that page exists.
         return (rows, true, has_more);
     }
     (rows, has_more, is_after)

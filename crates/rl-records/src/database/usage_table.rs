@@ -20,11 +20,12 @@ use crate::usage::UsageCounts;
 /// The time limit for beginning a write, and again for committing it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The largest number of statements that delete old rows in one call, in each realm and in the months.
+/// The maximum number of statements that delete old rows in one call, for each realm and for the
+/// months.
 const DELETIONS: usize = 20;
 
 /// Identifies a row of the days. Rows are written in this order, so that two instances that write
-/// at the same time do not wait for each other in a circle.
+/// at the same time do not cause a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UsageKey {
     pub(crate) realm: String,
@@ -35,8 +36,8 @@ pub(crate) struct UsageKey {
     pub(crate) rule: String,
 }
 
-/// Adds rows to the tables, in one transaction. `number` is larger with each call of this `writer`.
-/// A repeated call with the same number changes nothing if the first one was committed.
+/// Adds rows to the tables, in one transaction. `number_of_write` is larger with each write of
+/// `writer`. A repeated write with the same number changes nothing if the first one was committed.
 pub(crate) async fn add(
     database: &Arc<Database>,
     writer: &str,

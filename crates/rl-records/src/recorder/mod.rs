@@ -335,7 +335,7 @@ async fn write_regularly(recorder: Weak<Recorder>, every: Duration) {
     }
 }
 
-/// Returns what a decision adds to the sums of a part.
+/// Returns the counts that a decision adds to the sums of a part.
 fn counts(event: &DecisionEvent<'_>, part: &DecidedPart<'_>) -> UsageCounts {
     let (decision, status) = (event.decision, part.status);
     let mut counts = UsageCounts { units: units(status.charged()), ..UsageCounts::default() };

@@ -47,8 +47,8 @@ pub(super) struct RowsOfDay {
 }
 
 impl RowsOfDay {
-    /// Returns whether there may be a row with this hash, of which the day may have `max`. Rows of
-    /// days before the latest one are few, and always allowed.
+    /// Registers the row with this hash. Returns false if the day has `max` other rows already.
+    /// Rows of days before the latest one are few, and always allowed.
     fn allow(&mut self, day: Day, hash: u64, max: usize) -> bool {
         if self.day.is_none_or(|latest| day > latest) {
             *self = Self { day: Some(day), hashes: HashSet::new() };
@@ -80,7 +80,7 @@ impl Sums {
         }
     }
 
-    /// Adds counts. Returns false if that needs a new entry, and there may be none. An entry
+    /// Adds counts. Returns false if that needs a new entry, and the maximum is reached. An entry
     /// without a subject may always be created: there is one for each realm, rule and day.
     fn try_add(
         &self,

@@ -72,6 +72,7 @@ impl RuleFollower {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
+    #[must_use]
     pub fn start(records: &Records, file: &RulesFile) -> Self {
         let changes = Arc::new(RuleChanges::default());
         let listener: Arc<dyn Listener> = changes.clone();
@@ -94,18 +95,27 @@ async fn follow(records: Records, file: RulesFile, changes: Weak<RuleChanges>) {
         let Some(changes) = changes.upgrade() else { return };
         let made = *changes.made.borrow();
         let is_own = made > *changes.applied.borrow();
+        let mut pause = records.database().poll_every();
         let polling = timeout(TIME_LIMIT, poll(&records, last.as_ref(), is_own));
         match polling.await.unwrap_or(Err(DatabaseError::new(FailureKind::TimedOut))) {
             Ok((newest, rules)) => {
                 if outage.ended().is_some() {
                     tracing::info!(target: "rl_records", "rules of the database read again");
                 }
-                last = Some(newest);
-                if let Some(rules) = rules.filter(|rules| present.as_ref() != Some(rules)) {
-                    apply(&file, &rules).await;
-                    present = Some(rules);
+                let new = rules.filter(|rules| present.as_ref() != Some(rules));
+                let is_applied = match &new {
+                    Some(rules) => apply(&file, rules).await,
+                    None => true,
+                };
+                if !is_applied {
+                    // The next poll reads the rules again.
+                    pause = TIME_LIMIT;
                 }
-                changes.applied.send_modify(|applied| *applied = made.max(*applied));
+                last = is_applied.then_some(newest);
+                present = if is_applied { new.or(present) } else { None };
+                if is_applied {
+                    changes.applied.send_modify(|applied| *applied = made.max(*applied));
+                }
             }
             Err(error) => {
                 if outage.occurred() {
@@ -116,7 +126,7 @@ async fn follow(records: Records, file: RulesFile, changes: Weak<RuleChanges>) {
                 }
             }
         }
-        let _ = timeout(records.database().poll_every(), changes.wake.notified()).await;
+        let _ = timeout(pause, changes.wake.notified()).await;
     }
 }
 
@@ -145,19 +155,22 @@ async fn poll(
     Ok((newest, Some(rules.iter().map(|rule| rule.content.to_rule()).collect())))
 }
 
-/// Applies the rules on a thread that may block.
-async fn apply(file: &RulesFile, rules: &[StoredRule]) {
+/// Applies the rules on a thread that may block. Returns whether that succeeded.
+async fn apply(file: &RulesFile, rules: &[StoredRule]) -> bool {
     let (file, stored) = (file.clone(), rules.to_vec());
     let applied = tokio::task::spawn_blocking(move || file.apply_stored_rules(stored)).await;
     match applied {
         Ok(Ok(())) => {
             tracing::info!(target: "rl_records", rules = rules.len(), "rules of the database applied");
+            true
         }
         Ok(Err(error)) => {
             tracing::error!(target: "rl_records", %error, "rules of the database refused");
+            false
         }
         Err(error) => {
             tracing::error!(target: "rl_records", %error, "rules of the database not applied");
+            false
         }
     }
 }

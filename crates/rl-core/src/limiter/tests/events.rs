@@ -114,6 +114,7 @@ async fn a_limit_is_reported_once_at_80_90_and_100_percent_in_each_window_of_a_s
     let decision = ready(limiter.check(&alice(), 20));
     assert_eq!(lines.take(), crossed("alice")[2..]);
     ready(limiter.request(&alice()).refund(&decision, &[20])).unwrap();
+    assert_eq!(lines.take(), ["api on memory: settled"]);
     ready(limiter.check(&alice(), 20));
     ready(limiter.peek(&Subject::user("carol"), 20));
     assert_eq!(lines.take(), [""; 0]);

@@ -312,7 +312,7 @@ impl FollowedFile {
         self.status.send_if_modified(|status| {
             new.retain(|one| !status.refused_rules.contains(one));
             status.refused_rules = refused;
-            // No task waits for these alone.
+            // A change of these alone does not wake the tasks that wait for another status.
             false
         });
         let line = |one: &RefusedRule| {

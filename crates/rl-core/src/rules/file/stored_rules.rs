@@ -4,12 +4,15 @@
 use super::parse::FileRules;
 use super::scalars::{FromText, RuleName};
 use super::schema::RuleText;
-use super::variables::SIGN;
 use super::yaml::{from_yaml_of, message};
+use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule::Rule;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
 use crate::store::Namespace;
+
+/// The beginning of a variable.
+const VARIABLE: &str = "${";
 
 /// The maximum number of values in the definition of a rule.
 const MAX_VALUES: usize = 4_096;
@@ -59,11 +62,12 @@ impl StoredRule {
             None => message(&error),
         };
         // An operator of the database must not read the variables of the service, such as its
-        // passwords. The text is checked as it is decoded, because YAML can escape the sign.
+        // passwords. The decoded text is checked, because YAML can escape the sign.
         let value: serde_json::Value =
             from_yaml_of(&self.definition, MAX_VALUES).map_err(at_place)?;
-        if value.to_string().contains(SIGN) {
-            return Err(format!("variables are not replaced in stored rules: expected no {SIGN}"));
+        if value.to_string().contains(VARIABLE) {
+            let expected = "expected no ${, and $$ for a dollar sign";
+            return Err(format!("variables are not replaced in stored rules: {expected}"));
         }
         let text: RuleText = from_yaml_of(&self.definition, MAX_VALUES).map_err(at_place)?;
         if text.shadow.is_some() {
@@ -73,7 +77,7 @@ impl StoredRule {
             check(&self.name, &self.definition)?;
         }
         let mut rule = file.rule(&self.name, text).map_err(|error| error.reason)?;
-        rule.is_shadow = self.is_shadow;
+        (rule.is_shadow, rule.is_stored) = (self.is_shadow, true);
         Ok(rule)
     }
 }
@@ -114,9 +118,12 @@ pub(super) fn with_stored(file: &FileRules, stored: &[StoredRule]) -> (Rules, Ve
         rules.rules.extend(further.iter().cloned());
         match RuleSet::new(&rules, &Namespace::default()) {
             Err(error) if !further.is_empty() => {
-                // An error that names no stored rule is about the number of all rules.
-                let is_named = |rule: &Rule| error.rule() == Some(rule.name());
-                let place = further.iter().position(is_named).unwrap_or(further.len() - 1);
+                let is_named = |rule: &Rule| match &error {
+                    InvalidRules::TooMany { rules } => rules.iter().any(|name| name == rule.name()),
+                    error => error.rule() == Some(rule.name()),
+                };
+                // The rules of the file were checked before, so one of the others is the cause.
+                let place = further.iter().rposition(is_named).unwrap_or(further.len() - 1);
                 refuse(further.remove(place).name(), error.to_string());
             }
             _ => return (rules, refused),

@@ -5,9 +5,6 @@ use std::sync::Arc;
 
 use super::disk::read_regular;
 
-/// The sign that begins a variable.
-pub(super) const SIGN: char = '$';
-
 /// The maximum length of a file with a secret, in bytes.
 const MAX_SECRET_LEN: u64 = 64 * 1024;
 
@@ -59,7 +56,7 @@ enum ExpandError {
 fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((before, after)) = rest.split_once(SIGN) {
+    while let Some((before, after)) = rest.split_once('$') {
         result.push_str(before);
         if let Some(after) = after.strip_prefix('$') {
             result.push('$');

@@ -2,7 +2,10 @@
 
 use super::super::variables::tests::set_variable;
 use super::{Directory, RulesFile, StoredRule, watch};
+use crate::key::fake_request::FakeRequest;
 use crate::limiter::RateLimiter;
+use crate::rules::{Defaults, MissingKey};
+use crate::store::Namespace;
 
 const LOGIN: &str = "match: { path: /login }\nper: address\nlimits: 5/minute";
 
@@ -91,6 +94,8 @@ fn variables_are_not_replaced_in_stored_rules() {
     set_variable("RL_STORED", "/hunter2");
     let directory = Directory::new();
     let file = watch(directory.write("limits.yaml", "rules: { fleet: { limits: 9/second } }"));
+    let odata = StoredRule::new("odata", "limits: 5/minute\nmatch: { path: /$$metadata }");
+    assert_eq!(file.check_stored_rule(&odata), Ok(()));
     for path in ["${RL_STORED}", "\"\\u0024{RL_STORED}\"", "\"\\x24{RL_STORED}\""] {
         let reason = reason(&file, &format!("limits: 5/minute\nmatch:\n  path: {path}"));
         assert!(reason.starts_with("variables are not replaced"), "{path}: {reason}");
@@ -122,4 +127,34 @@ fn the_service_may_refuse_stored_rules() {
     let definition = format!("{LOGIN}\nover: {{ wait: 2s, queue: 7 }}");
     assert_eq!(reason(&file, &definition), "new: over: expected reject");
     assert_eq!(file.check_stored_rule(&StoredRule::new("new", LOGIN)), Ok(()));
+}
+
+/// Otherwise a row of a database could make the service reject every request that it matches.
+#[test]
+fn a_stored_rule_gives_way_if_more_than_eight_rules_match_a_request() {
+    let directory = Directory::new();
+    let limited = |name: &str| format!("  {name}: {{ match: {{ path: /a }}, limits: 9/hour }}\n");
+    let rules: String = (0..7).map(|n| limited(&format!("file-{n}"))).collect();
+    let file = watch(directory.write("limits.yaml", &format!("rules:\n{rules}")));
+    let stored = ["one", "two", "three"];
+    let definition = "match: { path: /a }\nlimits: 9/hour";
+    file.apply_stored_rules(stored.map(|name| StoredRule::new(name, definition)).to_vec()).unwrap();
+    let rules = file.subscribe(&Namespace::default(), false).unwrap();
+    let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
+    let found = rules.load_full().parts_of(&FakeRequest::get("/a"), &defaults).unwrap().unwrap();
+    let names: Vec<_> = (0..8).map(|place| found.rule(place).unwrap().1.to_owned()).collect();
+    assert_eq!((found.parts().len(), &*names[6], &*names[7]), (8, "file-6", "one"));
+}
+
+/// The rule that matches only some requests is not the cause.
+#[test]
+fn the_stored_rule_that_matches_every_request_is_left_out_if_there_are_too_many() {
+    let directory = Directory::new();
+    let all: String = (0..8).map(|n| format!("  all-{n}: {{ limits: 9/second }}\n")).collect();
+    let file = watch(directory.write("limits.yaml", &format!("rules:\n{all}")));
+    let limiter = limiter(&file);
+    let rules = vec![StoredRule::new("a", "limits: 9/hour"), StoredRule::new("z", LOGIN)];
+    file.apply_stored_rules(rules).unwrap();
+    assert_eq!(file.status().refused_rules()[0].name, "a");
+    assert!(limiter.rule_names().unwrap().contains(&"z".to_owned()));
 }
