@@ -17,6 +17,9 @@ use crate::records::Database;
 /// The longest acceptable time of a page in a soak test.
 const LONGEST: Duration = Duration::from_millis(150);
 
+/// The longest acceptable time of a search within ids, which reads the ids of all consumers.
+const LONGEST_SEARCH: Duration = Duration::from_secs(1);
+
 /// Creates this number of consumers, each with a record. A thousandth of them is blocked.
 async fn fill(database: &Database, count: u64) {
     let mut connection = database.connect_directly().await;
@@ -59,6 +62,7 @@ async fn fill(database: &Database, count: u64) {
 async fn pages_are_quick_with_many_consumers() {
     let count = if is_soak() { 1_000_000 } else { 2_000 };
     let middle = format!("consumer-{:012}", count / 2 + 1);
+    let mut slow = Vec::new();
     for database in Database::shared() {
         let records = Records::connect(&database.url).await.unwrap();
         fill(&database, count).await;
@@ -98,7 +102,11 @@ async fn pages_are_quick_with_many_consumers() {
             }
             let kind = database.url.split(':').next().unwrap_or_default();
             println!("{kind} {page:50} {shortest:?}");
-            assert!(!is_soak() || shortest < LONGEST, "{kind} {page}: {shortest:?}");
+            let longest = if page.contains("search=") { LONGEST_SEARCH } else { LONGEST };
+            if shortest > longest {
+                slow.push(format!("{kind} {page}: {shortest:?}"));
+            }
         }
     }
+    assert!(!is_soak() || slow.is_empty(), "{slow:#?}");
 }
