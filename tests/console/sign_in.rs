@@ -187,8 +187,12 @@ async fn a_login_counts_only_in_the_browser_that_began_it_and_only_once() {
     let challenge = address.split("code_challenge=").nth(1).unwrap().split('&').next().unwrap();
     let back = provider.sign_in(&address.replace(challenge, &"A".repeat(43)), "alice").await;
     assert_refused(&house.come_back(&back, &cookie).await, 403, "is not valid");
+}
 
-    // The page that was asked for has to be one of the console.
+#[tokio::test]
+async fn a_login_leads_to_no_page_outside_of_the_console() {
+    let mut provider = OpenIdProvider::start();
+    let house = House::with_provider(&mut provider, Arc::new(SystemClock)).await;
     let (address, cookie) = house.begin_login("//evil.example/console").await;
     let back = provider.sign_in(&address, "alice").await;
     let answer = house.come_back(&back, &cookie).await;
