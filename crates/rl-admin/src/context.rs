@@ -39,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) outages: Arc<OutageLog>,
     pub(crate) last_hour: Arc<LastHour>,
     pub(crate) instances: Arc<Instances>,
-    // The file beside whose rules those of the database apply.
+    // The file with the rules of the service. Rules of the database apply in addition to them.
     pub(crate) rules_file: Option<RulesFile>,
     // Allows one check of a rule at a time, because each compiles all rules.
     pub(crate) rule_checks: Arc<Semaphore>,

@@ -35,7 +35,7 @@ pub(crate) struct Management {
     pub(crate) webhooks: Option<Webhooks>,
     pub(crate) usage: Option<UsageRecorder>,
     pub(crate) limiter: RateLimiter,
-    /// The rule file, beside whose rules those of the database apply.
+    /// The rule file. Rules of the database apply in addition to its rules.
     pub(crate) rules_file: Option<RulesFile>,
     /// Applies the rules of the database.
     pub(crate) rule_follower: OnceLock<RuleFollower>,

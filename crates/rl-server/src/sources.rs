@@ -24,7 +24,7 @@ pub enum Source {
 /// The rules of a server, and its settings.
 pub(crate) struct LoadedRules {
     pub(crate) rules: RuleSource,
-    /// The rule file, beside whose rules those of the database apply.
+    /// The rule file. Rules of the database apply in addition to its rules.
     pub(crate) file: Option<RulesFile>,
     pub(crate) settings: Settings,
     /// The limits of rules with `limits: records`.

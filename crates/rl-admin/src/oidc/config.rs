@@ -80,7 +80,7 @@ impl Oidc {
     }
 
     /// Sets the claim whose values select the roles: a text, or a list of texts. Defaults to
-    /// `groups`. If the ID token lacks it, the provider is asked for it.
+    /// `groups`. If the ID token lacks the claim, the user information of the provider is read.
     ///
     /// If the provider has a scope of the same name, it is requested.
     pub fn claim(mut self, claim: &str) -> Self {
