@@ -3,6 +3,7 @@
 
 mod busy;
 mod changes;
+mod grants;
 mod limits;
 mod mariadb;
 mod migration;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rl_admin::console::ConsoleBuilder;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
-use rl_records::{AuditEvent, AuditQuery, RecordContent, RecordQuery};
+use rl_records::{AuditEvent, AuditQuery, RecordContent, RecordQuery, TierContent};
 use rl_tests::web::{Fetch, client, eventually};
 use rl_tests::{Browser, RedisServer};
 
@@ -233,9 +233,10 @@ async fn a_denied_consumer_is_reset_raised_blocked_and_unblocked_from_the_page()
     assert!(page.contains("Blocked for ever.") && page.contains("once more"), "{page}");
 }
 
-/// The limits of a tier are replaced by records, so the record has the whole raised limits.
+/// Fault: a raised consumer kept a copy of the limits of its tier, so a change of the tier had no
+/// effect on it.
 #[tokio::test]
-async fn limits_of_a_tier_are_raised_too() {
+async fn limits_of_a_tier_are_raised_by_what_is_added_to_them() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let gold = [("name", "gold"), ("limits", "2/hour")];
@@ -245,9 +246,62 @@ async fn limits_of_a_tier_are_raised_too() {
     let raise = [("id", "abc"), ("factor", "2"), ("hours", "1")];
     assert_eq!(owner.post("/console/raise", &raise).await.status, 303);
     let records = house.records.list(&RecordQuery::default()).await.unwrap().records;
-    assert_eq!(records[0].content.limits.to_string(), "4/hour");
+    assert_eq!(records[0].content.limits.to_string(), "2/hour");
+    let limits = async || {
+        let now = house.limiter.usage(&rl_core::Subject::consumer("abc")).await.unwrap();
+        now.limits().map(|limit| limit.limit().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(limits().await, ["4/hour"]);
+    let tier = house.records.tiers().read("gold").await.unwrap().unwrap();
+    let larger = TierContent { limits: "100/hour".parse().unwrap(), ..tier.content };
+    house.records.tiers().update(larger, tier.revision, "alice").await.unwrap();
+    assert_eq!(limits().await, ["102/hour"]);
+    let page = owner.get("/console/consumer?id=abc").await.body;
+    for text in ["grants more", "+ 2/hour", "the limits of the tier <strong>gold</strong> apply"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
     let unknown = owner.post("/console/raise", &[("id", "x"), ("factor", "2"), ("hours", "1")]);
-    assert_eq!(unknown.await.status, 400, "it has no limit");
+    assert_eq!(unknown.await.status, 422, "it has no limit");
+}
+
+#[tokio::test]
+async fn what_is_typed_is_granted_until_the_end_of_the_month_or_a_time() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let typed = [("id", "abc"), ("factor", "typed")];
+    let raise =
+        async |more: &[(&str, &str)]| owner.post("/console/raise", &[&typed, more].concat()).await;
+    for (limits, hours, until, problem) in [
+        ("5000/fortnight", "month", "", "limits-problem"),
+        ("", "month", "", "limits-problem"),
+        ("0/month", "month", "", "limits-problem"),
+        ("5000/month", "until", "", "until-problem"),
+        ("5000/month", "until", "2020-01-01T00:00", "until-problem"),
+    ] {
+        let refused = raise(&[("limits", limits), ("hours", hours), ("until", until)]).await;
+        assert_eq!(refused.status, 422, "{limits} {hours} {until}");
+        assert!(refused.body.contains(&format!("id=\"{problem}\"")), "{problem}: {}", refused.body);
+    }
+    assert_eq!(raise(&[("limits", "5000/month"), ("hours", "month")]).await.status, 303);
+    let until = [("limits", "7/day"), ("hours", "until"), ("until", "9998-01-02T03:04")];
+    assert_eq!(raise(&until).await.status, 303);
+    let records = house.records.list(&RecordQuery::default()).await.unwrap().records;
+    let ends = records.iter().map(|record| {
+        assert!(record.content.grants);
+        (record.content.limits.to_string(), record.content.to_date)
+    });
+    for (limits, end) in ends {
+        let page = owner.get("/console/consumer?id=abc").await.body;
+        assert!(page.contains(&format!("+ {limits}")), "{page}");
+        match &*limits {
+            // The last microsecond of a day. The first of a month follows.
+            "5000/month" => assert_eq!((end.as_micros() + 1) % (24 * HOUR), 0),
+            _ => assert_eq!(end, Timestamp::from_secs(253_339_326_240)),
+        }
+    }
+    let address = [("realm", "ip"), ("id", "192.0.2.7"), ("factor", "typed"), ("limits", "5/hour")];
+    let raised = owner.post("/console/raise", &[&address[..], &[("hours", "1")]].concat()).await;
+    assert_eq!(raised.status, 303, "{}", raised.body);
 }
 
 #[tokio::test]

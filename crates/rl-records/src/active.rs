@@ -53,7 +53,8 @@ impl Aggregation {
         self.with_tier(tier).limits([]).has_zero()
     }
 
-    /// Returns the combined limits of these records. A 0 in the result always blocks.
+    /// Returns the combined limits of these records, none of which grants. A 0 in the result always
+    /// blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a Limits>) -> Limits {
         let mut records = records.into_iter().peekable();
@@ -71,7 +72,7 @@ impl Aggregation {
 
 /// Returns whether `record` removes all limits of its subject while it is active.
 ///
-/// This is the case if the record does not block, has no limit, and `replaced` has any
+/// This is the case if the record neither blocks nor grants, has no limit, and `replaced` has any
 /// limit. `replaced` contains the limits that the record replaces: those of the tier, or the
 /// defaults. Such a record is easily made by mistake, so callers should warn about it.
 ///
@@ -92,7 +93,7 @@ impl Aggregation {
 /// ```
 #[must_use]
 pub fn lifts(replaced: &Limits, record: &RecordContent) -> bool {
-    !record.blocks && record.limits.is_empty() && !replaced.is_empty()
+    !record.blocks && !record.grants && record.limits.is_empty() && !replaced.is_empty()
 }
 
 /// Returns the end of the block that is active at `now`, if there is one.
@@ -134,6 +135,8 @@ pub struct Contribution {
     pub to_date: Timestamp,
     /// Whether the record blocks the subject.
     pub blocks: bool,
+    /// Whether the record [grants](RecordContent::grants).
+    pub grants: bool,
 }
 
 /// The limits of a subject at a given time, and the records or the tier that they come from.
@@ -145,17 +148,22 @@ pub struct ActiveLimits {
 }
 
 impl ActiveLimits {
-    /// Combines the active records of a subject. If there is none, the tier supplies the limits.
+    /// Combines the active records of a subject. If there are none but grants, the tier supplies
+    /// the limits.
     pub(crate) fn new(
         records: &[Record],
         tier: Option<TierContent>,
         aggregation: &Aggregation,
     ) -> Self {
         let aggregation = aggregation.with_tier(tier.as_ref());
+        let of = |grants: bool| {
+            let some = records.iter().filter(move |record| record.content.grants == grants);
+            some.map(|record| &record.content.limits)
+        };
         let limits = if records.iter().any(|record| record.content.blocks) {
             CallLimits::BLOCKED.into()
         } else {
-            aggregation.limits(records.iter().map(|record| &record.content.limits))
+            aggregation.limits(of(false)).with_grants(&Limits::sum(of(true)))
         };
         let contributions = records.iter().map(|record| Contribution {
             id: record.id,
@@ -163,8 +171,9 @@ impl ActiveLimits {
             from_date: record.content.from_date,
             to_date: record.content.to_date,
             blocks: record.content.blocks,
+            grants: record.content.grants,
         });
-        let tier = tier.filter(|_| records.is_empty()).map(|tier| tier.name);
+        let tier = tier.filter(|_| of(false).next().is_none()).map(|tier| tier.name);
         Self { limits, contributions: contributions.collect(), tier }
     }
 
@@ -198,10 +207,10 @@ impl ActiveLimits {
     }
 
     /// Returns whether the limits are the configured defaults, because the consumer has no active
-    /// record and no tier.
+    /// record but grants, and no tier.
     #[must_use]
     pub fn is_default(&self) -> bool {
-        self.contributions.is_empty() && self.tier.is_none()
+        self.contributions.iter().all(|record| record.grants) && self.tier.is_none()
     }
 
     /// Returns the first instant at which none of these records blocks the consumer.

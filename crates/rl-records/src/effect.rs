@@ -56,7 +56,9 @@ pub(crate) fn effect(
     let changed = spans.iter().filter(|span| span.is_before != span.is_after);
     let of_blocks =
         sweep(changed.filter(|span| span.content.blocks), now, |active| active.count > 0);
-    let of_limits = sweep(spans.iter().filter(|span| !span.content.blocks), now, |active| {
+    // A grant adds nothing to a limit of 0, so it neither blocks nor unblocks.
+    let limits = spans.iter().filter(|span| !span.content.blocks && !span.content.grants);
+    let of_limits = sweep(limits, now, |active| {
         if active.count == 0 {
             return fallback;
         }

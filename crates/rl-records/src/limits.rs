@@ -193,8 +193,39 @@ impl Limits {
         Self::sorted(sum)
     }
 
-    /// Checks that these limits can be added up with all `others`.
-    pub(crate) fn check_sum<'a>(
+    /// Returns `limit` with what these limits grant: the limit with the same state is added to it.
+    /// Nothing is added to a limit of 0.
+    pub(crate) fn grant_to(&self, limit: Limit) -> Limit {
+        if limit.max() == 0 {
+            return limit;
+        }
+        let same = self.0.iter().find(|granted| granted.shares_state_with(limit));
+        let is_shadow = limit.is_shadow();
+        let granted = same.map(|&granted| if is_shadow { granted.shadow() } else { granted });
+        // The unit may differ: the limit may be of a tier, which changes without its members.
+        granted.and_then(|granted| add(limit, granted).ok()).unwrap_or(limit)
+    }
+
+    /// Returns these limits with what `grants` add to each of them.
+    pub(crate) fn with_grants(mut self, grants: &Self) -> Self {
+        self.0.iter_mut().for_each(|limit| *limit = grants.grant_to(*limit));
+        self
+    }
+
+    /// Returns `policy` with what these limits add to each of its limits. A block stays a block.
+    pub(crate) fn add_to_policy(&self, policy: Policy) -> Policy {
+        let limits = policy.limits().iter();
+        let builder = limits.fold(Policy::builder(), |builder, named| {
+            builder.named(named.name(), self.grant_to(named.limit()))
+        });
+        match builder.build() {
+            Ok(granted) if policy.block().is_none() => granted,
+            _ => policy,
+        }
+    }
+
+    /// Checks that each of these limits can be added to those with the same state in `others`.
+    pub(crate) fn check_additions<'a>(
         &'a self,
         others: impl Iterator<Item = &'a Self> + Clone,
     ) -> Result<(), InvalidField> {
@@ -213,8 +244,15 @@ impl Limits {
                 InvalidField::new(FIELD, limit, expected)
             })?;
         }
-        let sum = Self::sum(others.chain([self]));
-        sum.check().map_err(|expected| {
+        Ok(())
+    }
+
+    /// Checks that one policy can have the sum of these limits and `others`.
+    pub(crate) fn check_sum<'a>(
+        &'a self,
+        others: impl Iterator<Item = &'a Self>,
+    ) -> Result<(), InvalidField> {
+        Self::sum(others.chain([self])).check().map_err(|expected| {
             let expected = format!("together with the records that overlap {expected}");
             InvalidField::new(FIELD, self, expected)
         })
@@ -352,7 +390,10 @@ mod tests {
     fn a_sum_that_cannot_be_counted_is_an_error_and_the_larger_limit_applies() {
         let check = |own: &str, other: &str| {
             let [own, other]: [Limits; 2] = [own, other].map(|text| text.parse().unwrap());
-            own.check_sum([&other].into_iter()).map_err(|error| error.to_string())
+            let checked = own.check_additions([&other].into_iter());
+            checked
+                .and_then(|()| own.check_sum([&other].into_iter()))
+                .map_err(|error| error.to_string())
         };
         let largest = format!("{MAX_UNITS}/hour");
         let error = check("1/hour", &largest).unwrap_err();
@@ -372,6 +413,27 @@ mod tests {
         assert!(error.contains("policy has 17 limits: expected at most 16"), "{error}");
         let limits = Limits::sum(&[many(2, 10), many(10, 19)].map(|text| text.parse().unwrap()));
         assert_eq!(limits.policy().unwrap().limits().len(), 16);
+    }
+
+    #[test]
+    fn a_grant_adds_to_limits_with_the_same_state_and_nothing_to_zero() {
+        #[rustfmt::skip]
+        let table = [
+            // limits                      grants                     together
+            ("10/second, 20000/month",     "5000/month",              "10/second, 25000/month"),
+            ("10/second",                  "5000/month",              "10/second"),
+            ("0/month",                    "5000/month",              "0/month"),
+            ("",                           "5000/month",              ""),
+            ("20000/month:clock",          "5000/month",              "20000/month:clock"),
+            ("9/second:gcra:burst=20",     "1/second:gcra:burst=5",   "10/second:gcra:burst=25"),
+            ("100/minute:shadow",          "50/minute",               "150/minute:shadow"),
+            ("100/minute:unit=tokens",     "50/minute",               "100/minute:unit=tokens"),
+            ("3:concurrency",              "2:concurrency",           "5:concurrency"),
+        ];
+        for (limits, grants, expected) in table {
+            let [limits, grants]: [Limits; 2] = [limits, grants].map(|text| text.parse().unwrap());
+            assert_eq!(limits.clone().with_grants(&grants).to_string(), expected, "{limits}");
+        }
     }
 
     #[test]

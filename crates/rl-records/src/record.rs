@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use rl_core::time::Timestamp;
-use rl_core::{Realm, Subject};
+use rl_core::{Limit, Realm, Subject};
 use serde_json::{Value, json};
 
 use crate::call_limits::CallLimits;
@@ -55,6 +55,12 @@ pub struct RecordContent {
     pub bank_id: Option<String>,
     /// The limits. They are added to those of other records that are active at the same time.
     pub limits: Limits,
+    /// Whether the record grants: each limit of it is added to the limit with the same state that
+    /// applies without it, from records, a tier, defaults or another source. It never changes.
+    ///
+    /// A grant adds no limit of its own, and nothing to a limit of 0. Other records replace the
+    /// tier and the defaults; a grant does not.
+    pub grants: bool,
     /// The first instant at which the record is active.
     pub from_date: Timestamp,
     /// The last instant at which the record is active.
@@ -82,6 +88,7 @@ impl RecordContent {
             api_version: None,
             bank_id: None,
             limits: limits.into(),
+            grants: false,
             from_date: from,
             to_date: to,
             blocks: false,
@@ -92,6 +99,40 @@ impl RecordContent {
     #[must_use]
     pub fn block(consumer_id: &str, from: Timestamp, to: Timestamp) -> Self {
         Self { blocks: true, ..Self::new(consumer_id, from, to, CallLimits::BLOCKED) }
+    }
+
+    /// Creates the content of a record that [grants](Self::grants) the consumer more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::time::{Clock, SystemClock};
+    /// use rl_records::{Limits, RecordContent, Records, TierContent};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let records = Records::connect("sqlite::memory:").await?;
+    /// let free = TierContent { name: "free".into(), limits: "10/second, 20000/month".parse()? };
+    /// records.tiers().create(free, "alice").await?;
+    /// let consumer = rl_core::Subject::consumer("abc123");
+    /// records.tiers().set_member(&consumer, Some("free"), 0, "alice").await?;
+    ///
+    /// let now = SystemClock.now();
+    /// let more: Limits = "5000/month".parse()?;
+    /// let grant = RecordContent::grant("abc123", now, now.plus_micros(86_400_000_000), more);
+    /// records.create(grant, "alice").await?;
+    /// let active = records.active_limits("abc123", now).await?;
+    /// assert_eq!(active.limits().to_string(), "10/second, 25000/month");
+    /// assert_eq!(active.tier(), Some("free"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn grant(
+        consumer_id: &str,
+        from: Timestamp,
+        to: Timestamp,
+        limits: impl Into<Limits>,
+    ) -> Self {
+        Self { grants: true, ..Self::new(consumer_id, from, to, limits) }
     }
 
     /// Checks every field. An empty API name, version or bank becomes `None`.
@@ -108,6 +149,14 @@ impl RecordContent {
         ] {
             *value = value.take().filter(|value| !value.is_empty());
             value.as_deref().map_or(Ok(()), |value| check_name(field, value))?;
+        }
+        if self.grants && self.blocks {
+            return Err(InvalidField::new("blocks", true, "false for a grant"));
+        }
+        let adds = |limit: &Limit| limit.max() > 0;
+        if self.grants && !self.limits.as_slice().iter().any(adds) {
+            let expected = "what the grant adds, more than 0";
+            return Err(InvalidField::new("limits", &self.limits, expected));
         }
         if self.to_date > LAST_DATE {
             let expected = "a time before the year 10000";
@@ -167,7 +216,26 @@ impl RecordContent {
             let rule = self.rule.as_deref().unwrap_or_default();
             return Err(InvalidField::new("rule", rule, "the rule that the record belongs to"));
         }
+        if self.grants != before.grants {
+            return Err(InvalidField::new("grants", self.grants, "the value of the record"));
+        }
         Ok(())
+    }
+
+    /// Checks that the limits can be added up with those of all `others`, which are active at the
+    /// same time under the same rule.
+    pub(crate) fn check_sum<'a>(
+        &'a self,
+        others: impl Iterator<Item = &'a Self> + Clone,
+    ) -> Result<(), InvalidField> {
+        self.limits.check_additions(others.clone().map(|other| &other.limits))?;
+        match self.grants {
+            true => Ok(()),
+            false => {
+                let others = others.filter(|other| !other.grants);
+                self.limits.check_sum(others.map(|other| &other.limits))
+            }
+        }
     }
 
     /// Returns whether the record applies under this rule. `None` is a limiter without rules.
@@ -242,6 +310,21 @@ pub struct Record {
     pub revision: i64,
 }
 
+impl Record {
+    /// Creates the first revision of a record.
+    pub(crate) fn new(id: RecordId, content: RecordContent, by: &str, at: Timestamp) -> Self {
+        Self {
+            id,
+            content,
+            created_by: by.to_owned(),
+            updated_by: by.to_owned(),
+            created_at: at,
+            updated_at: at,
+            revision: 1,
+        }
+    }
+}
+
 impl Revised for Record {
     fn revision(&self) -> i64 {
         self.revision
@@ -263,6 +346,7 @@ impl HistoryValue for RecordContent {
             api_version,
             bank_id,
             limits,
+            grants,
             from_date,
             to_date,
             blocks,
@@ -270,7 +354,8 @@ impl HistoryValue for RecordContent {
         json!({
             "realm": realm.as_str(), "subject_id": subject_id, "rule": rule, "api_name": api_name,
             "api_version": api_version, "bank_id": bank_id, "limits": limits.to_json(),
-            "from_date": from_date.as_micros(), "to_date": to_date.as_micros(), "blocks": blocks,
+            "grants": grants, "from_date": from_date.as_micros(), "to_date": to_date.as_micros(),
+            "blocks": blocks,
         })
     }
 
@@ -286,6 +371,8 @@ impl HistoryValue for RecordContent {
             api_version: text("api_version"),
             bank_id: text("bank_id"),
             limits: Limits::from_json(json)?,
+            // Older entries do not contain this field.
+            grants: json["grants"].as_bool().unwrap_or_default(),
             from_date: time("from_date")?,
             to_date: time("to_date")?,
             // Older entries do not contain this field.

@@ -81,7 +81,8 @@ impl SelectedTime {
 
 /// Describes where the limits come from.
 fn reason(limits: &ActiveLimits, at: SelectedTime) -> Markup {
-    let count = limits.contributions().len();
+    let granting = limits.contributions().iter().filter(|record| record.grants).count();
+    let count = limits.contributions().len() - granting;
     let be = |now: &'static str, then: &'static str| if at.is_now { now } else { then };
     html! {
         @if limits.is_blocked() {
@@ -96,6 +97,7 @@ fn reason(limits: &ActiveLimits, at: SelectedTime) -> Markup {
         } @else {
             (count) " records are active " (be("now", "then")) ". Their limits are added up. A record without a limit adds nothing."
         }
+        @if granting > 0 && !limits.is_blocked() { " A grant adds to each limit of its kind." }
     }
 }
 
@@ -112,11 +114,12 @@ fn row(site: &Site, visitor: &Visitor, record: &Contribution) -> Markup {
                     (text::minute(record.from_date)) " to " (text::minute(record.to_date))
                 }
                 @if record.blocks { " " span.state { "blocks" } }
+                @if record.grants { " " span.state { "grants more" } }
             }
             td {
                 @if record.blocks { "no call is allowed" }
                 @else if record.limits.is_empty() { span.faint title="no limit: adds nothing" { "–" } }
-                @else { (text::limits(&record.limits)) }
+                @else { @if record.grants { "+ " } (text::limits(&record.limits)) }
             }
         }
     }

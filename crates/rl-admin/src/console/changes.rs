@@ -248,6 +248,7 @@ fn shown(content: &RecordContent) -> Vec<(String, String)> {
         ("api_version", text(&content.api_version)),
         ("bank_id", text(&content.bank_id)),
         ("blocks", if content.blocks { "yes" } else { "no" }.to_owned()),
+        ("grants", if content.grants { "yes" } else { "no" }.to_owned()),
     ]);
     shown.into_iter().map(|(field, value)| (label_of(field), value)).collect()
 }

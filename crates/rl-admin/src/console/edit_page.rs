@@ -243,6 +243,7 @@ pub(super) fn label_of(field: &str) -> String {
         "api_version" => "API version",
         "bank_id" => "Bank",
         "blocks" => "Blocks",
+        "grants" => "Grants",
         "name" => "Name",
         "definition" => "Definition",
         other => other,

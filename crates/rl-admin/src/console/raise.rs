@@ -1,23 +1,28 @@
-//! The page that raises the limits of a consumer for some time.
+//! The page that raises the limits of a subject for some time, by a grant.
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Request, State};
-use axum::response::Response;
-use maud::{Markup, html};
-use rl_core::Subject;
-use rl_records::{ActiveLimits, Limits, RecordContent};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use jiff::ToSpan;
+use maud::html;
+use rl_core::time::Timestamp;
+use rl_core::{LimitStatus, Realm, Subject};
+use rl_records::{ChangeError, Limits, RecordContent};
 
-use super::consumer_id::check_consumer_id;
+use super::edit_page::{Problems, problem, read_limits};
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
 use super::site::Site;
-use super::subject;
 use super::visitor::Visitor;
+use super::{subject, text};
 use crate::access::Role;
 use crate::audit;
+use crate::subject_rules::SubjectRules;
+use crate::wire::{civil, instant};
 
 /// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
@@ -25,58 +30,79 @@ const HOUR: u64 = 3_600_000_000;
 /// The factors that the form offers.
 const FACTORS: [usize; 4] = [2, 3, 5, 10];
 
-/// The times that the form offers, in hours.
-const HOURS: [(u64, &str); 3] = [(1, "an hour"), (4, "4 hours"), (24, "a day")];
+/// The value of `factor` with which the typed limits are added.
+const TYPED: &str = "typed";
+
+/// The ends that the form offers. The number is the hours from now.
+const ENDS: [(&str, &str, Option<u64>); 5] = [
+    ("1", "an hour", Some(1)),
+    ("4", "4 hours", Some(4)),
+    ("24", "a day", Some(24)),
+    ("month", "the rest of this month (UTC)", None),
+    ("until", "the time until", None),
+];
+
+/// The subject, and the limits that apply to it now.
+struct Target {
+    subject: Subject,
+    rule: Option<String>,
+    limits: Limits,
+    is_blocked: bool,
+}
+
+impl Target {
+    async fn read(site: &Site, fields: &Fields) -> Result<Self, Failure> {
+        let subject = subject::read(fields)?;
+        let rule = fields.non_empty("rule").map(ToOwned::to_owned);
+        let context = &site.context;
+        let (limits, is_blocked) = match (subject.realm(), subject.id().as_text(), &rule) {
+            (Realm::Consumer, Some(id), None) => {
+                let active = context.records.active_limits(id, context.now()).await?;
+                (active.limits().clone(), active.is_blocked())
+            }
+            _ => {
+                let rules = SubjectRules::find(context, subject.clone(), rule.as_deref())?;
+                let counting = rules.main().and_then(|main| rules.rules[main].as_ref());
+                let name = rule.as_deref().or(counting.map(|rule| &*rule.name));
+                // Without the counters, the present limits are unknown. What is typed can be granted.
+                let usage = rules.read_usage(name).await.ok();
+                let limits = usage.iter().flat_map(|usage| usage.limits());
+                let limits = limits.map(|limit: LimitStatus<'_>| limit.limit());
+                let limits = limits.filter(|limit| !Limits::only_counts(*limit));
+                (Limits::new(limits).unwrap_or_default(), false)
+            }
+        };
+        Ok(Self { subject, rule, limits, is_blocked })
+    }
+
+    /// Returns the record that grants `limits` until `to`.
+    fn grant(&self, limits: Limits, from: Timestamp, to: Timestamp) -> RecordContent {
+        let realm = self.subject.realm().clone();
+        let id = self.subject.id().to_string();
+        let subject_id = match realm {
+            Realm::Global | Realm::Unknown => "-".to_owned(),
+            _ => id,
+        };
+        RecordContent {
+            realm,
+            rule: self.rule.clone(),
+            ..RecordContent::grant(&subject_id, from, to, limits)
+        }
+    }
+}
 
 /// Shows the form.
 pub(super) async fn form(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     request: Request,
-) -> Result<Markup, Failure> {
+) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
     let fields = Fields::of_query(request.uri());
-    let id = check_consumer_id(fields.raw("id"))?;
-    let active = site.context.records.active_limits(id, site.context.now()).await?;
-    let has_limits = !active.limits().is_empty() && !active.is_blocked();
-    let main = html! {
-        p.crumb { a href=(site.path()) { "Now" } " / " a.id href=(site.consumer_link(id)) { (id) } }
-        h1 { "Raise the limits" }
-        @if has_limits {
-            form.sheet method="post" action=(site.link("/raise", &[])) {
-                (form_token(&visitor))
-                input type="hidden" name="id" value=(id);
-                input type="hidden" name="back" value=(fields.get("back"));
-                p { "Calls of the present window stay counted. Afterwards the present limits apply again." }
-                fieldset {
-                    legend { "Limits" }
-                    @for factor in FACTORS {
-                        div.check {
-                            input #{ "factor-" (factor) } type="radio" name="factor" value=(factor) checked[factor == 2];
-                            label for={ "factor-" (factor) } {
-                                (factor) " times: " span.faint { (active.limits().times(factor)) }
-                            }
-                        }
-                    }
-                }
-                div.field {
-                    label for="hours" { "For" }
-                    select #hours name="hours" { @for (hours, label) in HOURS { option value=(hours) { (label) } } }
-                }
-                div.buttons {
-                    button.main type="submit" { "Raise" }
-                    a.button href=(subject::back(&site, &fields, &Subject::consumer(id))) { "Cancel" }
-                }
-            }
-        } @else {
-            p.problem {
-                @if active.is_blocked() { "This consumer is blocked. To let it call, lift the block." }
-                @else { "This consumer has no limit in any period." }
-            }
-            p { a.button href=(site.consumer_link(id)) { "To the consumer" } }
-        }
-    };
-    Ok(page(&site, Some(&visitor), "Raise the limits", Tab::Consumers, main))
+    let target = Target::read(&site, &fields).await?;
+    let factor = if target.limits.is_empty() { TYPED } else { "2" };
+    let fields = fields.with("factor", factor).with("hours", "1");
+    Ok(form_page(&site, &visitor, &fields, &target, &Problems::new()))
 }
 
 /// Raises the limits.
@@ -86,31 +112,139 @@ pub(super) async fn raise(
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
-    let id = check_consumer_id(form.raw("id"))?;
-    let factor = form.get("factor").parse().ok().filter(|factor| FACTORS.contains(factor));
-    let hours = form
-        .get("hours")
-        .parse()
-        .ok()
-        .filter(|hours: &u64| HOURS.iter().any(|(known, _)| known == hours));
-    let (Some(factor), Some(hours)) = (factor, hours) else { return Err(Failure::no_page()) };
-    let context = &site.context;
-    let now = context.now();
-    let active = context.records.active_limits(id, now).await?;
-    if active.is_blocked() || active.limits().is_empty() {
-        return Err(Failure::from(crate::error::ApiError::invalid("id", "a consumer with limits")));
+    let target = Target::read(&site, &form).await?;
+    let now = site.context.now();
+    let mut problems = Problems::new();
+    let added = match form.get("factor") {
+        TYPED => read_limits(&form, &mut problems),
+        factor => {
+            let factor = factor.parse().ok().filter(|factor| FACTORS.contains(factor));
+            target.limits.times(factor.ok_or_else(Failure::no_page)? - 1)
+        }
+    };
+    let Some(to) = end(&form, now) else {
+        problems.push(("until", "Expected a time in the future, such as 2026-11-21T14:00.".into()));
+        return Ok(form_page(&site, &visitor, &form, &target, &problems));
+    };
+    if !problems.is_empty() {
+        return Ok(form_page(&site, &visitor, &form, &target, &problems));
     }
-    let to = now.plus_micros(hours * HOUR);
-    let content = RecordContent::new(id, now, to, added(&active, factor));
-    let raised = context.records.create(content, visitor.actor.author()).await;
-    let raised = raised.map_err(|error| visitor.change_failure(error))?;
+    let content = target.grant(added, now, to);
+    let raised = match site.context.records.create(content, visitor.actor.author()).await {
+        Ok(raised) => raised,
+        Err(ChangeError::Invalid(field)) => {
+            return Ok(form_page(&site, &visitor, &form, &target, &vec![problem(&field)]));
+        }
+        Err(error) => return Err(visitor.change_failure(error)),
+    };
     audit::record_changed(&visitor.actor, "raised", &raised);
-    Ok(subject::done(&site, &form, &Subject::consumer(id), "raised"))
+    Ok(subject::done(&site, &form, &target.subject, "raised"))
 }
 
-/// Returns the limits that make the active ones `factor` times as large. Limits of the consumer's
-/// own are added up, but they replace those of a tier and the defaults.
-fn added(active: &ActiveLimits, factor: usize) -> Limits {
-    let replaces = active.contributions().is_empty();
-    active.limits().times(if replaces { factor } else { factor - 1 })
+/// Returns the last instant of the grant.
+fn end(form: &Fields, now: Timestamp) -> Option<Timestamp> {
+    let (value, _, hours) = ENDS.into_iter().find(|(value, ..)| *value == form.get("hours"))?;
+    let end = match (value, hours) {
+        (_, Some(hours)) => now.plus_micros(hours * HOUR),
+        ("month", _) => {
+            let next = civil(now)?.date().first_of_month().checked_add(1.month()).ok()?;
+            Timestamp::from_micros(
+                instant(next.to_datetime(jiff::civil::Time::midnight()))?.as_micros() - 1,
+            )
+        }
+        _ => text::parse_time(form.get("until"))?,
+    };
+    (end > now).then_some(end)
+}
+
+fn form_page(
+    site: &Site,
+    visitor: &Visitor,
+    fields: &Fields,
+    target: &Target,
+    problems: &Problems,
+) -> Response {
+    let Target { subject, rule, limits, is_blocked } = target;
+    let problem = |name: &str| problems.iter().find(|(field, _)| *field == name);
+    let wrong = |name: &str| problem(name).map(|_| "true");
+    let described = |name: &str| problem(name).map(|_| format!("{name}-problem"));
+    let main = html! {
+        p.crumb {
+            a href=(site.path()) { "Now" } " / "
+            a.id href=(subject::link(site, "/subject", subject, &[])) { (subject.id()) }
+        }
+        h1 { "Raise the limits" }
+        @if !problems.is_empty() {
+            div.problems role="alert" tabindex="-1" {
+                h2 { "Nothing was changed" }
+                ul { @for (field, problem) in problems { li { a href={ "#" (field) } { (problem) } } } }
+            }
+        }
+        @if *is_blocked {
+            p.problem { "This consumer is blocked. To let it call, lift the block." }
+            p { a.button href=(subject::link(site, "/subject", subject, &[])) { "To the consumer" } }
+        } @else {
+            form.sheet method="post" action=(site.link("/raise", &[])) {
+                (form_token(visitor))
+                (subject::fields(subject))
+                @if let Some(rule) = rule { input type="hidden" name="rule" value=(rule); }
+                input type="hidden" name="back" value=(fields.get("back"));
+                p {
+                    "What you grant is added to the limits that apply"
+                    @if let Some(rule) = rule { " under the rule " b.id { (rule) } }
+                    ", wherever they come from. Calls of the present window stay counted. Afterwards, the \
+                     present limits apply again."
+                }
+                fieldset {
+                    legend { "Limits" }
+                    @if !limits.is_empty() { @for factor in FACTORS {
+                        div.check {
+                            input #{ "factor-" (factor) } type="radio" name="factor" value=(factor)
+                                checked[fields.get("factor") == factor.to_string()];
+                            label for={ "factor-" (factor) } {
+                                (factor) " times: " span.faint { (limits.times(factor)) }
+                            }
+                        }
+                    } }
+                    div.check {
+                        input #factor-typed type="radio" name="factor" value=(TYPED) checked[fields.get("factor") == TYPED];
+                        label for="factor-typed" { "More by the limits below" }
+                    }
+                    div.field {
+                        label for="limits" { "More" }
+                        textarea #limits name="limits" rows="2" autocomplete="off" autocapitalize="off"
+                            spellcheck="false" placeholder="5000/month" aria-invalid=[wrong("limits")]
+                            aria-describedby=[described("limits")] { (fields.raw("limits")) }
+                        @if let Some((_, problem)) = problem("limits") { p.problem #limits-problem { (problem) } }
+                        p.hint {
+                            "One on each line, of the kind that applies now"
+                            @if !limits.is_empty() { ": " (limits) }
+                            ". A limit of another kind adds nothing."
+                        }
+                    }
+                }
+                div.field {
+                    label for="hours" { "For" }
+                    select #hours name="hours" {
+                        @for (value, label, _) in ENDS {
+                            option value=(value) selected[fields.get("hours") == value] { (label) }
+                        }
+                    }
+                }
+                div.field {
+                    label for="until" { "Until (UTC)" }
+                    input #until type="datetime-local" step="1" name="until" value=(fields.raw("until"))
+                        autocomplete="off" aria-invalid=[wrong("until")] aria-describedby=[described("until")];
+                    @if let Some((_, problem)) = problem("until") { p.problem #until-problem { (problem) } }
+                }
+                div.buttons {
+                    button.main type="submit" { "Raise" }
+                    a.button href=(subject::back(site, fields, subject)) { "Cancel" }
+                }
+            }
+        }
+    };
+    let status =
+        if problems.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    (status, page(site, Some(visitor), "Raise the limits", Tab::Consumers, main)).into_response()
 }

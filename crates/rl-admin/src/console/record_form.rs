@@ -60,7 +60,8 @@ pub(super) fn read(
     };
     // The subject and the rule of a record never change.
     let content = match before {
-        Some(RecordContent { realm, subject_id, rule, .. }) => RecordContent {
+        Some(RecordContent { realm, subject_id, rule, grants, .. }) => RecordContent {
+            grants: *grants,
             realm: realm.clone(),
             subject_id: subject_id.clone(),
             rule: rule.clone(),

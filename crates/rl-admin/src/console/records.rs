@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use rl_core::Subject;
 use rl_core::time::Timestamp;
-use rl_records::{ChangeError, Limits, Record, RecordContent, RecordId};
+use rl_records::{ActiveLimits, ChangeError, Record, RecordContent, RecordId};
 
 use super::changes::differences;
 use super::edit_page::{EditPage, Rejection};
@@ -194,29 +194,25 @@ async fn preview(
 ) -> Result<Rejection, Failure> {
     let records = &site.context.records;
     let at = content.from_date.max(site.context.now());
-    let before = records.active_limits_beside(content, at).await?;
-    let others = before.contributions().iter().filter(|record| Some(record.id) != replaced);
-    let is_blocked = content.blocks || others.clone().any(|record| record.blocks);
-    let after = others.map(|record| &record.limits).chain([&content.limits]);
-    let after = records.aggregation().limits(after);
-    let shown = |is_blocked: bool, limits: &Limits| match is_blocked {
+    let (before, after) = records.preview(content, replaced, at).await?;
+    let shown = |active: &ActiveLimits| match active.is_blocked() {
         true => "no call allowed".to_owned(),
-        false => text::limits(limits),
+        false => text::limits(active.limits()),
     };
     Ok(Rejection::preview(&html! {
         @if at > content.to_date { "The record would have ended already, and limit nothing." }
         @else {
             "At " (text::time(at)) " UTC, the limits of " b.id { (content.subject_id) }
             @if let Some(rule) = &content.rule { " under the rule " b.id { (rule) } }
-            " change from " strong { (shown(before.is_blocked(), before.limits())) } " to "
-            strong { (shown(is_blocked, &after)) } "."
+            " change from " strong { (shown(&before)) } " to "
+            strong { (shown(&after)) } "."
         }
     }))
 }
 
 /// Returns whether a record lifts every limit, as an empty form does.
 fn lifts_limits(content: &RecordContent) -> bool {
-    content.limits.is_empty() && !content.blocks
+    content.limits.is_empty() && !content.blocks && !content.grants
 }
 
 /// Returns a rejection if a record lifts every limit without a confirmation.
@@ -304,6 +300,7 @@ fn delete_page(
             dt { "From" } dd { (text::time(content.from_date)) " UTC" }
             dt { "To" } dd { (text::time(content.to_date)) " UTC" }
             dt { "Limits" } dd { (text::limits(&content.limits)) }
+            @if content.grants { dt { "Grants" } dd { "these limits in addition to those that apply" } }
             @if content.blocks { dt { "Blocks" } dd { "the consumer, while it is active" } }
         }
         p { "The history keeps it. Other records and the tier of the consumer stay." }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
-use rl_records::Record;
+use rl_records::{Record, RecordContent};
 
 use super::active::SelectedTime;
 use super::site::Site;
@@ -117,9 +117,9 @@ fn line(
                     @if visitor.actor.has(Role::CanUpdateRateLimits) {
                         a href=(to_record("edit")) { (dates) }
                     } @else { (dates) }
-                    " " span.state { (if content.blocks { "blocks, " } else { "" }) (word) }
+                    " " span.state { (effect(content)) (word) }
                 }
-                p.limits { (text::limits(&content.limits)) }
+                p.limits { @if content.grants { "+ " } (text::limits(&content.limits)) }
                 @if let Some(scope) = scope(record) { p.hint { (scope) } }
             }
             div.when {
@@ -140,6 +140,15 @@ fn line(
                 }
             }
         }
+    }
+}
+
+/// Returns the words for the effect of a record that does more than to limit.
+const fn effect(content: &RecordContent) -> &'static str {
+    match (content.blocks, content.grants) {
+        (true, _) => "blocks, ",
+        (_, true) => "grants more, ",
+        _ => "",
     }
 }
 

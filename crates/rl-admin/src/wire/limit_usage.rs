@@ -165,6 +165,9 @@ pub(crate) struct Considered {
     limits: LimitTexts,
     /// Whether the record blocks the consumer, whatever the other records contain.
     blocks: bool,
+    /// Whether each of the limits is added to the limit of the same kind that applies without the
+    /// record.
+    grants: bool,
 }
 
 impl Considered {
@@ -175,6 +178,7 @@ impl Considered {
             to_date: Date(record.to_date),
             limits: LimitTexts::of(&record.limits),
             blocks: record.blocks,
+            grants: record.grants,
         }
     }
 }

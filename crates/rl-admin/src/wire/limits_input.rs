@@ -71,6 +71,10 @@ pub(crate) struct LimitsInput {
     /// Whether the record blocks the subject, whatever the other records contain.
     #[serde(default)]
     blocks: bool,
+    /// Whether each of the limits is added to the limit of the same kind that applies without the
+    /// record, from other records, a tier or defaults. It never changes.
+    #[serde(default)]
+    grants: bool,
 }
 
 impl LimitsInput {
@@ -90,6 +94,7 @@ impl LimitsInput {
             realm,
             rule: self.rule,
             blocks: self.blocks,
+            grants: self.grants,
             ..RecordContent::new(&subject_id, self.from_date.0, self.to_date.0, limits)
         })
     }

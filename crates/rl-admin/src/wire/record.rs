@@ -97,6 +97,9 @@ pub(crate) struct Content {
     limits: LimitTexts,
     /// Whether the record blocks the subject, whatever the other records contain.
     blocks: bool,
+    /// Whether each of the limits is added to the limit of the same kind that applies without the
+    /// record.
+    grants: bool,
 }
 
 impl Content {
@@ -112,6 +115,7 @@ impl Content {
             from_date,
             to_date,
             blocks,
+            grants,
         } = content.clone();
         Self {
             realm: realm.as_str().to_owned(),
@@ -125,6 +129,7 @@ impl Content {
             bank_id,
             limits: LimitTexts::of(&limits),
             blocks,
+            grants,
         }
     }
 }

@@ -33,6 +33,7 @@ impl Object for Record {
         "from_date",
         "to_date",
         "blocks",
+        "grants",
         METADATA[0],
         METADATA[1],
         METADATA[2],
@@ -69,6 +70,7 @@ impl Object for Record {
             micros(content.from_date).into(),
             micros(content.to_date).into(),
             i64::from(content.blocks).into(),
+            i64::from(content.grants).into(),
             self.created_by.as_str().into(),
             self.updated_by.as_str().into(),
             micros(self.created_at).into(),
@@ -92,6 +94,7 @@ impl Object for Record {
                 from_date: time(row, "from_date")?,
                 to_date: time(row, "to_date")?,
                 blocks: number(row, "blocks")? != 0,
+                grants: number(row, "grants")? != 0,
             },
             created_by: text(row, "created_by")?,
             updated_by: text(row, "updated_by")?,
@@ -172,14 +175,15 @@ pub(super) async fn all_blocks(
     records(&sql.on(runner).await?)
 }
 
-/// Reads the records that do not block, that no subscription owns, that apply under every rule,
+/// Reads the records that neither block nor grant, that no subscription owns, that apply under every rule,
 /// that six numbers can express, and that have the consumer, API name, version and bank of
 /// `content`.
 pub(super) async fn similar(
     runner: impl Runner,
     content: &RecordContent,
 ) -> Result<Vec<Record>, DatabaseError> {
-    let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 0 AND rule IS NULL");
+    let mut sql =
+        Sql::new("SELECT * FROM rl_records WHERE blocks = 0 AND grants = 0 AND rule IS NULL");
     sql.push(
         " AND realm = ? AND subject_id = ?",
         [content.realm.as_str().into(), content.subject_id.as_str().into()],
@@ -213,15 +217,7 @@ pub(super) async fn insert<T>(
     by: Author<'_>,
 ) -> Result<Record, ChangeError<T>> {
     let now = transaction.now();
-    let record = Record {
-        id: RecordId::random(),
-        content,
-        created_by: by.name().to_owned(),
-        updated_by: by.name().to_owned(),
-        created_at: now,
-        updated_at: now,
-        revision: 1,
-    };
+    let record = Record::new(RecordId::random(), content, by.name(), now);
     check_sum(transaction, &record).await?;
     check_effect(transaction, record.id, None, Some(&record.content), by).await?;
     let change = transaction.next_change().await?;
@@ -274,8 +270,8 @@ async fn check_sum<T>(
     let mut others = overlapping(runner, realm, subject_id, *from_date, *to_date).await?;
     others.retain(|other| other.id != record.id);
     for rule in rules(content, &others) {
-        let others = others.iter().filter(|other| other.content.applies_under(rule));
-        content.limits.check_sum(others.map(|other| &other.content.limits))?;
+        let others = others.iter().map(|other| &other.content);
+        content.check_sum(others.filter(|other| other.applies_under(rule)))?;
     }
     Ok(())
 }

@@ -173,12 +173,11 @@ impl Records {
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
-        let blocks = Some(content.blocks);
-        self.replace(id, content, blocks, expected.into(), by.into()).await
+        self.replace(id, content, false, expected.into(), by.into()).await
     }
 
     /// Replaces the content of a record like [`update`](Self::update), but does not change whether
-    /// it blocks.
+    /// it blocks or grants.
     ///
     /// # Errors
     ///
@@ -190,25 +189,28 @@ impl Records {
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
-        self.replace(id, content, None, expected.into(), by.into()).await
+        self.replace(id, content, true, expected.into(), by.into()).await
     }
 
     async fn replace(
         &self,
         id: RecordId,
         content: RecordContent,
-        blocks: Option<bool>,
+        keeps_effect: bool,
         expected: Expected,
         by: Author<'_>,
     ) -> Result<Record, ChangeError<Record>> {
-        let content = content.checked()?;
         check_name("updated_by", by.name())?;
         let mut transaction = Transaction::begin(&self.database).await?;
         let current = record_table::find(&mut *transaction, id).await?;
         let before = expected.check_existing(current)?;
         check_unowned(&mut transaction, id).await?;
+        let (blocks, grants) = match keeps_effect {
+            true => (before.content.blocks, before.content.grants),
+            false => (content.blocks, content.grants),
+        };
+        let content = RecordContent { blocks, grants, ..content }.checked()?;
         content.check_owner(&before.content)?;
-        let content = RecordContent { blocks: blocks.unwrap_or(before.content.blocks), ..content };
         let record = record_table::update(&mut transaction, &before, content, by).await?;
         commit(transaction, &record.content).await?;
         Ok(record)
@@ -217,7 +219,7 @@ impl Records {
     /// Replaces the consumer's record that has the API name, version and bank of `content`. Creates
     /// a record if there is none.
     ///
-    /// Records that block, records of subscriptions, records under a rule, and records whose limits
+    /// Records that block or grant, records of subscriptions, records under a rule, and records whose limits
     /// [six numbers](crate::Limits::call_limits) cannot express are ignored.
     ///
     /// # Errors
@@ -291,20 +293,31 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
-    /// Returns the limits at an instant of the subject of a record, under its rule.
+    /// Returns the limits at an instant of the subject of a record, under its rule: those without
+    /// the change, and those with it. The record is new, or replaces the one with the id `replaced`.
     ///
-    /// The record need not be stored. The limits of tiers and the defaults are those of consumers.
+    /// The limits of tiers and the defaults are those of consumers.
     ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
-    pub async fn active_limits_beside(
+    pub async fn preview(
         &self,
         content: &RecordContent,
+        replaced: Option<RecordId>,
         at: Timestamp,
-    ) -> Result<ActiveLimits, DatabaseError> {
+    ) -> Result<(ActiveLimits, ActiveLimits), DatabaseError> {
         let RecordContent { realm, subject_id, rule, .. } = content;
-        self.combined(realm.as_str(), subject_id, rule.as_deref(), at, at).await
+        let reads = &self.database.reads;
+        let mut records =
+            record_table::overlapping(reads, realm.as_str(), subject_id, at, at).await?;
+        records.retain(|record| record.content.applies_under(rule.as_deref()));
+        let tier = tier_members::find_tier(reads, realm.as_str(), subject_id).await?;
+        let before = ActiveLimits::new(&records, tier.clone(), self.aggregation());
+        records.retain(|record| Some(record.id) != replaced);
+        let id = replaced.unwrap_or_else(RecordId::random);
+        records.push(Record::new(id, content.clone(), "", at));
+        Ok((before, ActiveLimits::new(&records, tier, self.aggregation())))
     }
 
     /// Returns the combined limits of all records of a consumer that are active at some instant from
@@ -335,8 +348,8 @@ impl Records {
         let reads = &self.database.reads;
         let mut records = record_table::overlapping(reads, realm, id, start, end).await?;
         records.retain(|record| record.content.applies_under(rule));
-        // The tier has an effect only if there is no record.
-        let tier = match records.is_empty() {
+        // The tier has an effect only if there is no record but grants.
+        let tier = match records.iter().all(|record| record.content.grants) {
             true => tier_members::find_tier(reads, realm, id).await?,
             false => None,
         };

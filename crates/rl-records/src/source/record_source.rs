@@ -227,33 +227,45 @@ impl RecordSource {
                 MaybeReady::later(async move {
                     match pending.await {
                         true => source.timeline(&source.inner.caches.subjects, &key).await,
-                        false => Ok(FoundPolicy { policy: None, is_default: true }),
+                        false => Ok(FoundPolicy::default()),
                     }
                 })
             }
         };
         // Clients can invent addresses faster than they are looked up. If these had no policy, the
         // failure policy of the limiter might allow all of them. A key may have a stricter tier.
-        let is_known = move |found: Result<FoundPolicy, StoreError>| match found {
-            Ok(found) => Ok((!found.is_default).then_some(found.policy)),
-            Err(error) if has_tiers => Err(error),
-            Err(_) => Ok(None),
-        };
-        let pending = match found.map(is_known) {
-            MaybeReady::Ready(Some(Ok(None))) => return self.inner.others.policy(subject),
+        let known = found.map(move |found| match found {
+            Err(_) if !has_tiers => Ok(FoundPolicy::default()),
+            found => found,
+        });
+        let pending = match known {
             MaybeReady::Ready(found) => {
-                return MaybeReady::Ready(found.map(|found| found.map(Option::flatten)));
+                return match found {
+                    Some(Ok(found)) if found.is_default => {
+                        self.policy_of_others(subject, found.grants)
+                    }
+                    found => MaybeReady::Ready(found.map(|found| found.map(|found| found.policy))),
+                };
             }
             MaybeReady::Boxed(pending) => pending,
         };
-        let others = self.inner.others.clone();
-        let subject = subject.clone();
+        let (source, subject) = (self.clone(), subject.clone());
         MaybeReady::later(async move {
-            match pending.await? {
-                Some(policy) => Ok(policy),
-                None => others.policy(&subject).await,
+            let found = pending.await?;
+            match found.is_default {
+                true => source.policy_of_others(&subject, found.grants).await,
+                false => Ok(found.policy),
             }
         })
+    }
+
+    /// Returns the policy that the source for other subjects has, with what `grants` add to it.
+    fn policy_of_others(&self, subject: &Subject, grants: Limits) -> PolicyFuture {
+        let policy = self.inner.others.policy(subject);
+        if grants.is_empty() {
+            return policy;
+        }
+        policy.map(move |policy| Ok(policy?.map(|policy| grants.add_to_policy(policy))))
     }
 
     /// Returns whether a subject of this realm has a record. Without an answer of the database, the

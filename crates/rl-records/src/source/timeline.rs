@@ -33,6 +33,7 @@ struct TimelineSpan {
     rule: Option<String>,
     limits: Limits,
     blocks: bool,
+    grants: bool,
 }
 
 /// A policy, and the first and the last instant at which it applies.
@@ -42,6 +43,7 @@ struct Stretch {
     to: Timestamp,
     policy: Option<Policy>,
     has_record: bool,
+    grants: Limits,
 }
 
 impl Timeline {
@@ -55,8 +57,9 @@ impl Timeline {
         let SubjectLimits { records, tier, subscribed: mut tiers } = found;
         let aggregation = aggregation.with_tier(tier.as_ref());
         let spans = records.into_iter().map(|record| {
-            let RecordContent { from_date, to_date, rule, limits, blocks, .. } = record.content;
-            TimelineSpan { from: from_date, to: to_date, rule, limits, blocks }
+            let RecordContent { from_date, to_date, rule, limits, blocks, grants, .. } =
+                record.content;
+            TimelineSpan { from: from_date, to: to_date, rule, limits, blocks, grants }
         });
         let has_tier = tier.is_some();
         tiers.extend(tier.map(|tier| tier.name));
@@ -106,7 +109,7 @@ impl Timeline {
 
     fn found(&self, stretch: &Stretch) -> FoundPolicy {
         let is_default = !stretch.has_record && !self.has_tier;
-        FoundPolicy { policy: stretch.policy.clone(), is_default }
+        FoundPolicy { policy: stretch.policy.clone(), is_default, grants: stretch.grants.clone() }
     }
 
     /// Returns the policy under a rule at `now`, with the interval around `now` in which no record
@@ -126,25 +129,41 @@ impl Timeline {
                 from = from.max(span.to.plus_micros(1));
             }
         }
-        let active = || spans().filter(|span| (span.from..=span.to).contains(&now));
+        let active = |grants: bool| {
+            let is_active = move |span: &&TimelineSpan| {
+                span.grants == grants && (span.from..=span.to).contains(&now)
+            };
+            spans().filter(is_active).map(|span| &span.limits)
+        };
+        let grants = Limits::sum(active(true));
         let blocks = spans().filter(|span| span.blocks).map(|span| (span.from, span.to));
         let policy_of = self.policy_of;
         let policy = match block_at(blocks, now) {
             Some(until) => {
                 policy_of(&CallLimits::BLOCKED.into()).map(|policy| policy.blocked_until(until))
             }
-            None => policy_of(&self.aggregation.limits(active().map(|span| &span.limits))),
+            None => policy_of(&self.aggregation.limits(active(false)).with_grants(&grants)),
         };
-        Stretch { from, to, policy, has_record: active().next().is_some() }
+        Stretch { from, to, policy, has_record: active(false).next().is_some(), grants }
     }
 }
 
 /// The policy of a subject at a time; `None` if there is no limit.
+#[derive(Debug)]
 pub(super) struct FoundPolicy {
     pub(super) policy: Option<Policy>,
     /// Whether the policy is that of the defaults, because there is neither an active record nor a
     /// tier.
     pub(super) is_default: bool,
+    /// What is added to the limits of another source, if those apply.
+    pub(super) grants: Limits,
+}
+
+/// Returns what is found of a subject without a record.
+impl Default for FoundPolicy {
+    fn default() -> Self {
+        Self { policy: None, is_default: true, grants: Limits::UNLIMITED }
+    }
 }
 
 #[cfg(test)]
@@ -160,6 +179,7 @@ mod tests {
             rule: None,
             limits: format!("{max}/hour").parse().unwrap(),
             blocks: false,
+            grants: false,
         });
         timeline_of(spans.collect())
     }
@@ -197,6 +217,7 @@ mod tests {
             rule: rule.map(ToOwned::to_owned),
             limits: limits.parse().unwrap(),
             blocks: false,
+            grants: false,
         };
         let timeline = timeline_of(vec![
             span(None, "100/hour"),
