@@ -14,9 +14,10 @@ use rl_tests::{Bystander, RedisServer};
 
 /// A limit of each kind. Where the algorithm has a rate, the units per second are not a whole
 /// number.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "7/minute",
     "7/minute:clock",
+    "7/minute:clock:offset=13s",
     "7/minute:sliding-window:precision=7s",
     "7/minute:sliding-window-counter",
     "7/minute:token-bucket:capacity=5",

@@ -92,7 +92,12 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
             let limit = Limit::new(max, period).unwrap();
             let algorithm = match algorithm {
                 "fixed-window" => return limit,
-                "clock" => return limit.aligned_to_clock().unwrap(),
+                "clock" => {
+                    let offset = Period::from_millis(capacity % 100_000_000);
+                    let shifted =
+                        offset.ok().and_then(|offset| limit.with_clock_offset(offset).ok());
+                    return shifted.unwrap_or_else(|| limit.aligned_to_clock().unwrap());
+                }
                 "sliding-window-counter" => Algorithm::SlidingWindowCounter,
                 "sliding-window" => {
                     let millis = period.as_millis().div_ceil(precision);

@@ -87,6 +87,7 @@ async fn requests_and_tokens_count_apart_under_every_algorithm() {
         for algorithm in [
             "/hour",
             "/hour:clock",
+            "/hour:clock:offset=minute",
             "/hour:sliding-log",
             "/hour:sliding-window:precision=minute",
             "/hour:sliding-window-counter",

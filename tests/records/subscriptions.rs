@@ -167,8 +167,10 @@ async fn dates_bind_the_record_and_are_kept_while_suspended() {
         let created = subscription(&records, Active).await;
         let subscriptions = records.subscriptions();
         let (from, to) = (NOON.plus_micros(10), Some(NOON.plus_micros(20)));
-        let moved =
-            subscriptions.set_dates(created.id, from, to, created.revision, "bob").await.unwrap();
+        let moved = subscriptions
+            .set_dates(created.id, from, to, None, created.revision, "bob")
+            .await
+            .unwrap();
         for (after, text) in [(9, "-"), (10, "hour=100/hour"), (20, "hour=100/hour"), (21, "-")] {
             clock.set(NOON.plus_micros(after));
             assert_eq!(policy_text(&source, "abc").await, text, "{after}");
@@ -178,7 +180,8 @@ async fn dates_bind_the_record_and_are_kept_while_suspended() {
         let set = subscriptions.set_status(moved.id, Suspended, moved.revision, "bob");
         let suspended = set.await.unwrap();
         let later = NOON.plus_micros(30);
-        let set = subscriptions.set_dates(moved.id, NOON, Some(later), suspended.revision, "bob");
+        let set =
+            subscriptions.set_dates(moved.id, NOON, Some(later), None, suspended.revision, "bob");
         let suspended = set.await.unwrap();
         for after in [0, 10, 20, 30] {
             clock.set(NOON.plus_micros(after));
@@ -190,7 +193,8 @@ async fn dates_bind_the_record_and_are_kept_while_suspended() {
         assert_eq!(active.record_id, created.record_id);
         let set = subscriptions.set_status(moved.id, Cancelled, active.revision, "bob");
         let cancelled = set.await.unwrap();
-        let late = subscriptions.set_dates(moved.id, NOON, None, cancelled.revision, "bob").await;
+        let late =
+            subscriptions.set_dates(moved.id, NOON, None, None, cancelled.revision, "bob").await;
         assert!(late.unwrap_err().to_string().contains("cancelled"));
     })
     .await;
@@ -223,6 +227,56 @@ async fn a_change_of_the_tier_reaches_the_records_of_its_subscriptions() {
         set.await.unwrap();
         records.tiers().delete("gold", gold.revision, "bob").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "hour=3/hour");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn months_on_the_clock_begin_on_the_billing_day_of_each_subscription() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let gold =
+            |limits: &str| TierContent { name: "gold".into(), limits: limits.parse().unwrap() };
+        let tier = gold("9/second, 50/month, 500/month:clock, 5/month:clock:offset=1h");
+        let tier = records.tiers().create(tier, "alice").await.unwrap();
+        let source = patient(&records).poll_every(NEVER).start();
+        let (subscriptions, days) = (records.subscriptions(), [None, Some(1), Some(2), Some(28)]);
+        let mut created = Vec::new();
+        for (index, billing_day) in days.into_iter().enumerate() {
+            let content = SubscriptionContent::new(&format!("of-{index}"), "gold", NOON);
+            let content = SubscriptionContent { status: Active, billing_day, ..content };
+            created.push(subscriptions.create(content, "alice").await.unwrap());
+        }
+        let limits = async |of: &Subscription| {
+            let consumer = of.content.consumer_id.clone();
+            let policy = super::policy(&source, &consumer).await.unwrap();
+            let limits = policy.limits().iter().map(|named| named.limit().to_string());
+            limits.filter(|limit| limit.contains(":clock")).collect::<Vec<_>>().join(", ")
+        };
+        for (subscription, month) in created.iter().zip(["", "", ":offset=day", ":offset=27days"]) {
+            let expected = format!("500/month:clock{month}, 5/month:clock:offset=hour");
+            assert_eq!(limits(subscription).await, expected);
+        }
+        let larger = gold("600/month:clock, 50/day:clock");
+        records.tiers().update(larger, tier.revision, "alice").await.unwrap();
+        for (subscription, month) in created.iter().zip(["", "", ":offset=day", ":offset=27days"]) {
+            let expected = format!("50/day:clock, 600/month:clock{month}");
+            assert_eq!(limits(subscription).await, expected);
+        }
+        let last = created.pop().unwrap();
+        let moved = subscriptions.set_dates(last.id, NOON, None, Some(15), 1, "bob").await.unwrap();
+        assert_eq!(moved.content.billing_day, Some(15));
+        assert_eq!(limits(&last).await, "50/day:clock, 600/month:clock:offset=2weeks");
+        let query =
+            HistoryQuery { owner: Some(last.content.consumer_id), ..HistoryQuery::default() };
+        let history = subscriptions.history(&query).await.unwrap();
+        let days = history.iter().map(|change| change.after.as_ref().unwrap().billing_day);
+        assert_eq!(days.collect::<Vec<_>>(), [Some(15), Some(28)]);
+        for day in [0, 29, 255] {
+            let wrong = subscriptions.set_dates(last.id, NOON, None, Some(day), 2, "bob").await;
+            let expected = format!("billing_day \"{day}\": expected a day of every month: 1 to 28");
+            assert_eq!(wrong.unwrap_err().to_string(), expected);
+        }
     })
     .await;
 }
@@ -283,7 +337,8 @@ async fn a_change_of_another_revision_conflicts_and_one_of_ten_concurrent_change
             let ChangeError::Conflict { current } = lost else { panic!("{lost}") };
             assert_eq!((current.revision, current.content.status), (2, Active));
         }
-        let late = subscriptions.set_dates(requested.id, NOON, None, 1, "carol").await.unwrap_err();
+        let late =
+            subscriptions.set_dates(requested.id, NOON, None, None, 1, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late}");
     })
     .await;

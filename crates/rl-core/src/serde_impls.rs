@@ -56,12 +56,16 @@ impl Serialize for Policy {
     }
 }
 
+/// The text form of an anchor with an offset begins with this.
+const OFFSET: &str = "clock:offset=";
+
 impl Serialize for Anchor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
-            Self::FirstRequest => "first-request",
-            Self::Clock => "clock",
-        })
+        match self {
+            Self::FirstRequest => serializer.serialize_str("first-request"),
+            Self::Clock => serializer.serialize_str("clock"),
+            Self::ClockOffset(offset) => serializer.collect_str(&format_args!("{OFFSET}{offset}")),
+        }
     }
 }
 
@@ -70,7 +74,13 @@ impl<'de> Deserialize<'de> for Anchor {
         match &*std::borrow::Cow::<'de, str>::deserialize(deserializer)? {
             "first-request" => Ok(Self::FirstRequest),
             "clock" => Ok(Self::Clock),
-            other => Err(de::Error::unknown_variant(other, &["first-request", "clock"])),
+            other => {
+                let known = &["first-request", "clock", "clock:offset=PERIOD"];
+                let offset = other.strip_prefix(OFFSET).and_then(|offset| offset.parse().ok());
+                offset
+                    .map(Self::ClockOffset)
+                    .ok_or_else(|| de::Error::unknown_variant(other, known))
+            }
         }
     }
 }
@@ -259,6 +269,9 @@ mod tests {
     #[test]
     fn anchors_are_words() {
         assert_eq!(serde_json::from_str::<Anchor>("\"clock\"").unwrap(), Anchor::Clock);
+        let offset = Anchor::ClockOffset(Period::HOUR);
+        assert_eq!(serde_json::to_string(&offset).unwrap(), "\"clock:offset=hour\"");
+        assert_eq!(serde_json::from_str::<Anchor>("\"clock:offset=1h\"").unwrap(), offset);
         assert_eq!(serde_json::to_string(&Anchor::default()).unwrap(), "\"first-request\"");
         assert!(serde_json::from_str::<Anchor>("\"monday\"").is_err());
     }

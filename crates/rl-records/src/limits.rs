@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rl_core::{Algorithm, InvalidLimit, InvalidPolicy, Limit, MAX_UNITS, Policy};
+use rl_core::{Algorithm, Anchor, InvalidLimit, InvalidPolicy, Limit, MAX_UNITS, Period, Policy};
 use serde_json::Value;
 
 use crate::call_limits::{CallLimit, CallLimits, CallPeriod};
@@ -167,6 +167,23 @@ impl Limits {
         Self::sorted(counted.collect()).policy()
     }
 
+    /// Returns these limits with calendar months that begin on this day of the month, 1 to 28.
+    /// Months with an offset of their own keep it.
+    pub(crate) fn billed_on(&self, day: Option<u8>) -> Self {
+        let days = u64::from(day.unwrap_or(1).saturating_sub(1));
+        let Ok(offset) = Period::from_millis(days * Period::DAY.as_millis()) else {
+            return self.clone();
+        };
+        const ON_CLOCK: Algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+        let billed = self.0.iter().map(|limit| match limit.period() {
+            Period::MONTH if limit.algorithm() == ON_CLOCK => {
+                limit.with_clock_offset(offset).unwrap_or(*limit)
+            }
+            _ => *limit,
+        });
+        Self::sorted(billed.collect())
+    }
+
     /// Returns limits that are `factor` times as large.
     #[must_use]
     pub fn times(&self, factor: usize) -> Self {
@@ -303,8 +320,8 @@ fn add(sum: Limit, other: Limit) -> Result<Limit, InvalidLimit> {
     let mut limit = Limit::new(max, sum.period())?.with_algorithm(algorithm)?;
     if let Some(hint) = sum.retry_hint() {
         let millis = u64::try_from(hint.as_millis()).unwrap_or(u64::MAX);
-        limit = rl_core::Period::from_millis(millis)
-            .map_or(Ok(limit), |hint| limit.with_retry_hint(hint))?;
+        limit =
+            Period::from_millis(millis).map_or(Ok(limit), |hint| limit.with_retry_hint(hint))?;
     }
     limit =
         if sum.counts_requests() { limit.count_requests() } else { limit.with_unit(sum.unit())? };

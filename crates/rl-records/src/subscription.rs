@@ -100,6 +100,10 @@ pub struct SubscriptionContent {
     pub from_date: Timestamp,
     /// The last instant at which the subscription grants limits; `None` if it has no end.
     pub to_date: Option<Timestamp>,
+    /// The day on which the months of the bill begin, 1 to 28; `None` for the first. Limits of the
+    /// tier per month on the clock (`5000/month:clock`) count from this day. Another day begins a
+    /// new count.
+    pub billing_day: Option<u8>,
 }
 
 impl SubscriptionContent {
@@ -112,6 +116,7 @@ impl SubscriptionContent {
             status: SubscriptionStatus::Requested,
             from_date: from,
             to_date: None,
+            billing_day: None,
         }
     }
 
@@ -122,14 +127,19 @@ impl SubscriptionContent {
     /// Returns an error that names the first field that cannot be stored.
     pub fn checked(self) -> Result<Self, InvalidField> {
         check_name("tier", &self.tier)?;
+        if let Some(day) = self.billing_day.filter(|day| !(1..=28).contains(day)) {
+            let expected = "a day of every month: 1 to 28";
+            return Err(InvalidField::new("billing_day", day, expected));
+        }
         // The consumer and the dates have to fit into a record, too.
-        self.granting(Limits::UNLIMITED).checked()?;
+        self.granting(&Limits::UNLIMITED).checked()?;
         Ok(self)
     }
 
-    /// Returns the record with which the subscription grants these limits.
-    pub(crate) fn granting(&self, limits: Limits) -> RecordContent {
+    /// Returns the record with which the subscription grants the limits of its tier.
+    pub(crate) fn granting(&self, limits: &Limits) -> RecordContent {
         let to = self.to_date.unwrap_or(LAST_DATE);
+        let limits = limits.billed_on(self.billing_day);
         RecordContent::new(&self.consumer_id, self.from_date, to, limits)
     }
 
@@ -138,7 +148,7 @@ impl SubscriptionContent {
     /// The record ends just before `now`. Limits of 0 would do harm. Where another record has no
     /// limit, they would reject all calls. With [`ZeroMeans::Unlimited`](crate::ZeroMeans), a
     /// consumer without another record would have no limit at all.
-    pub(crate) fn ended(&self, limits: Limits, now: Timestamp) -> RecordContent {
+    pub(crate) fn ended(&self, limits: &Limits, now: Timestamp) -> RecordContent {
         let last = Timestamp::from_micros(now.as_micros().saturating_sub(1));
         let content = self.granting(limits);
         let (from, to) = (content.from_date.min(last), content.to_date.min(last));
@@ -182,10 +192,11 @@ impl Revised for Subscription {
 /// In JSON, the fields have the names of the columns.
 impl HistoryValue for SubscriptionContent {
     fn to_json(&self) -> Value {
-        let Self { consumer_id, tier, status, from_date, to_date } = self;
+        let Self { consumer_id, tier, status, from_date, to_date, billing_day } = self;
         json!({
             "consumer_id": consumer_id, "tier": tier, "status": status.as_str(),
             "from_date": from_date.as_micros(), "to_date": to_date.map(Timestamp::as_micros),
+            "billing_day": billing_day,
         })
     }
 
@@ -198,6 +209,8 @@ impl HistoryValue for SubscriptionContent {
             status: SubscriptionStatus::from_name(json["status"].as_str()?)?,
             from_date: time("from_date")?,
             to_date: time("to_date"),
+            // Older entries do not contain this field.
+            billing_day: json["billing_day"].as_u64().and_then(|day| day.try_into().ok()),
         })
     }
 }

@@ -27,6 +27,8 @@ const TEXTS: [&str; 14] = [
     "3/1ms",
     "3/second:clock",
     "3/month:clock",
+    "3/month:clock:offset=14days",
+    "3/second:clock:offset=7ms",
     "3/minute:sliding-log",
     "3/minute:sliding-window:precision=7s",
     "3/minute:sliding-window-counter",

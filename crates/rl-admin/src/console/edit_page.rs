@@ -140,6 +140,7 @@ impl EditPage<'_> {
     pub(super) fn limits(&self, hint: &str) -> Markup {
         let hint = html! {
             "One on each line: " code { "100/minute" } ", " code { "5000/day:clock" } ", "
+            code { "5000/month:clock:offset=14days" } " (from the 15th), "
             code { "5/second:gcra:burst=20" } ", " code { "20/minute:requests" } ", "
             code { "10000/minute:unit=tokens" } ", " code { "20:concurrency" } ". With "
             code { ":shadow" } " at its end, a limit only counts. " (hint)

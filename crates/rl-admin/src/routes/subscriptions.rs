@@ -157,7 +157,7 @@ pub(super) async fn set_status(
     Ok(respond_changed(&context, StatusCode::OK, &changed).await)
 }
 
-/// Changes the dates of a subscription, and of its record
+/// Changes the dates and the billing day of a subscription, and its record
 ///
 /// With `If-Match`, the response is 412 unless the subscription has the given revision. A change
 /// that blocks or unblocks the consumer also requires the role for that. A cancelled subscription
@@ -171,13 +171,14 @@ pub(super) async fn set_dates(
     Allowed { actor, request, .. }: Allowed<CanUpdateRateLimits>,
     PathParam(SubscriptionIdParam(id)): PathParam<SubscriptionIdParam>,
     if_match: IfMatch,
-    Body(DatesInput { from_date, to_date }): Body<DatesInput>,
+    Body(DatesInput { from_date, to_date, billing_day }): Body<DatesInput>,
 ) -> Result<Response, ApiError> {
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let (from, to) = (from_date.0, to_date.map(|date| date.0));
     let subscriptions = context.records.subscriptions();
-    let changed = subscriptions.set_dates(id, from, to, change.expected(), change.author()).await;
+    let (expected, author) = (change.expected(), change.author());
+    let changed = subscriptions.set_dates(id, from, to, billing_day, expected, author).await;
     let changed = changed.map_err(|error| refused(&change, id, error))?;
     audit::subscription_changed(&actor, "updated", &changed);
     Ok(respond_changed(&context, StatusCode::OK, &changed).await)

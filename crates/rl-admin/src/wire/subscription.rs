@@ -63,6 +63,11 @@ pub(crate) struct SubscriptionInput {
     /// The last instant at which the subscription grants limits; without it, there is no end.
     #[serde(default)]
     to_date: Option<Date>,
+    /// The day on which the months of the bill begin: limits of the tier per month on the clock
+    /// count from it. Without it, they count from the first.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 28)]
+    billing_day: Option<u8>,
 }
 
 impl SubscriptionInput {
@@ -78,6 +83,7 @@ impl SubscriptionInput {
             status: self.status.into(),
             from_date: self.from_date.0,
             to_date: self.to_date.map(|date| date.0),
+            billing_day: self.billing_day,
         }
     }
 }
@@ -89,7 +95,7 @@ pub(crate) struct StatusInput {
     pub(crate) status: SubscriptionStatus,
 }
 
-/// The dates of a subscription in a request.
+/// The dates and the billing day of a subscription in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DatesInput {
@@ -98,6 +104,11 @@ pub(crate) struct DatesInput {
     /// The last instant at which the subscription grants limits; without it, there is no end.
     #[serde(default)]
     pub(crate) to_date: Option<Date>,
+    /// The day on which the months of the bill begin; without it, the first. Another day begins a
+    /// new count of each month.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 28)]
+    pub(crate) billing_day: Option<u8>,
 }
 
 /// The content of a subscription.
@@ -112,6 +123,9 @@ pub(crate) struct SubscriptionState {
     from_date: Date,
     /// The last instant at which the subscription grants limits; `null` if there is no end.
     to_date: Option<Date>,
+    /// The day on which the months of the bill begin; `null` for the first.
+    #[schema(minimum = 1, maximum = 28)]
+    billing_day: Option<u8>,
 }
 
 impl SubscriptionState {
@@ -122,6 +136,7 @@ impl SubscriptionState {
             status: SubscriptionStatus::of(content.status),
             from_date: Date(content.from_date),
             to_date: content.to_date.map(Date),
+            billing_day: content.billing_day,
         }
     }
 }

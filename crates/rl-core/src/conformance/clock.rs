@@ -7,7 +7,7 @@ use super::clause::{Clause, require, require_eq};
 use super::subject::{policy, used};
 use super::suite::Suite;
 use crate::decision::RetryAfter;
-use crate::model::Limit;
+use crate::model::{Limit, Period};
 use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
 
@@ -43,15 +43,24 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     let subject = suite.subject();
     let first = Limit::per_hour(9);
     let clock = first.aligned_to_clock().expect("a fixed window");
-    let build = Policy::builder().named("first", first).named("clock", clock).build();
-    let policy = build.expect("a policy");
+    let ten_minutes = Period::from_millis(600_000).expect("a period");
+    let later = first.with_clock_offset(ten_minutes).expect("less than an hour");
+    let build = Policy::builder().named("first", first).named("clock", clock).named("later", later);
+    let policy = build.build().expect("a policy");
     let decision = subject.check(&policy, 1).await;
-    let micros_to_hour = 3_600_000_000 - decision.at().as_micros() % 3_600_000_000;
+    let hour = 3_600_000_000;
+    let left = |offset: u64| hour - (decision.at().as_micros() + hour - offset) % hour;
     let resets: Vec<_> = decision.limits().map(|limit| limit.reset_after()).collect();
-    let expected = vec![Duration::from_secs(3_600), Duration::from_micros(micros_to_hour)];
-    require_eq(Clause::OneClock, resets, expected, "the ends of 9/hour and 9/hour:clock");
+    let expected = [hour, left(0), left(600_000_000)].map(Duration::from_micros).to_vec();
+    let ends = "the ends of 9/hour, 9/hour:clock and 9/hour:clock:offset=10minutes";
+    require_eq(Clause::OneClock, resets, expected, ends);
     subject.check(&policy, 1).await;
-    require_eq(Clause::State, subject.used(&policy).await, vec![2, 2], "the anchors count apart");
+    require_eq(
+        Clause::State,
+        subject.used(&policy).await,
+        vec![2, 2, 2],
+        "the anchors count apart",
+    );
 }
 
 async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {

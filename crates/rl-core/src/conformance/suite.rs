@@ -118,7 +118,7 @@ impl Suite {
 const fn kind(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 0,
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => 1,
+        Algorithm::FixedWindow { anchor: Anchor::Clock | Anchor::ClockOffset(_) } => 1,
         Algorithm::SlidingLog => 2,
         Algorithm::SlidingWindow { .. } => 3,
         Algorithm::SlidingWindowCounter => 4,

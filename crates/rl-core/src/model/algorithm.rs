@@ -19,6 +19,10 @@ pub enum Anchor {
     /// that begins at 12:00:00. Periods of whole weeks begin on Monday; [`Period::MONTH`] is the
     /// calendar month. Other periods are counted from 1970-01-01T00:00.
     Clock,
+    /// As with [`Clock`](Self::Clock), but each window begins later by this time: with 14 days, a
+    /// month begins on the 15th, and with 16 hours, a day begins at midnight in Singapore.
+    /// [`Limit::with_clock_offset`](super::Limit::with_clock_offset) checks its length.
+    ClockOffset(Period),
 }
 
 /// The way in which a token bucket is refilled.
@@ -97,6 +101,9 @@ impl StateId {
         let (kind, precision) = match algorithm {
             Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => (0, 0),
             Algorithm::FixedWindow { anchor: Anchor::Clock } => (1, 0),
+            Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) } => {
+                (1, offset.as_millis())
+            }
             Algorithm::SlidingWindowCounter => (2, 0),
             Algorithm::SlidingWindow { precision } => (3, precision.as_millis()),
             Algorithm::Gcra { .. } => (4, 0),

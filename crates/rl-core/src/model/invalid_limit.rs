@@ -45,6 +45,13 @@ pub enum InvalidLimit {
     NoRetryHint,
     /// A limit without fixed windows was aligned to the clock.
     NotFixedWindow,
+    /// The windows would begin too long after those on the clock.
+    OffsetTooLong {
+        /// The period.
+        period: Period,
+        /// The offset.
+        offset: Period,
+    },
     /// The sliding window would have too many buckets.
     TooPrecise {
         /// The period.
@@ -91,6 +98,11 @@ impl fmt::Display for InvalidLimit {
             Self::NotFixedWindow => {
                 f.write_str("only the windows of a fixed window limit can be aligned to the clock")
             }
+            Self::OffsetTooLong { period, offset } => write!(
+                f,
+                "offset {offset} is too long: expected less than the period, {period}, or at most 27 \
+                 days for a month"
+            ),
             Self::TooPrecise { period, precision } => write!(
                 f,
                 "precision {precision} is too fine for a period of {period}: expected at most \

@@ -121,6 +121,34 @@ impl Limit {
         }
     }
 
+    /// Returns the same fixed window limit with windows that begin on the clock, each later by
+    /// `offset` ([`Anchor::ClockOffset`]). A window that began before the offset was set does not
+    /// count after it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the algorithm is not [`Algorithm::FixedWindow`], or if the offset is not
+    /// shorter than the period. For months, it is at most 27 days, so that every month has the day.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, Period};
+    ///
+    /// let from_the_15th = Limit::per_month(5_000).with_clock_offset("14days".parse()?)?;
+    /// assert_eq!(from_the_15th.to_string(), "5000/month:clock:offset=2weeks");
+    /// assert!(Limit::per_day(1).with_clock_offset(Period::DAY).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_clock_offset(self, offset: Period) -> Result<Self, InvalidLimit> {
+        match self.algorithm {
+            Algorithm::FixedWindow { .. } => {
+                self.with_algorithm(Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) })
+            }
+            _ => Err(InvalidLimit::NotFixedWindow),
+        }
+    }
+
     /// Returns the same limit with another algorithm. With [`Algorithm::Concurrency`], the period
     /// becomes the lease.
     ///
@@ -128,6 +156,7 @@ impl Limit {
     ///
     /// Returns an error if the limit is not valid with the algorithm. These are not valid:
     ///
+    /// * an offset of windows on the clock that is too long;
     /// * a burst or capacity of 0, or one that cannot be counted exactly (burst × max above
     ///   [`MAX_UNITS`], or more than 50 years to fill);
     /// * a precision that makes more than 200 buckets;
@@ -137,6 +166,17 @@ impl Limit {
     pub fn with_algorithm(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
         self.algorithm = algorithm;
         match algorithm {
+            Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) } => {
+                let is_month = self.period == Period::MONTH;
+                let most = if is_month {
+                    27 * Period::DAY.as_millis() + 1
+                } else {
+                    self.period.as_millis()
+                };
+                if offset.as_millis() >= most {
+                    return Err(InvalidLimit::OffsetTooLong { period: self.period, offset });
+                }
+            }
             Algorithm::FixedWindow { .. } => {}
             Algorithm::SlidingLog => {
                 if self.max > MAX_LOGGED {

@@ -22,6 +22,8 @@ const SOME_BURST: &str = "a burst of at least 1";
 const SOME_CAPACITY: &str = "a capacity of at least 1";
 const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
 const PRECISION: &str = "precision=PERIOD";
+const OFFSET: &str = "offset=PERIOD, or the end of the text, requests, unit=NAME or shadow";
+const SHORT_OFFSET: &str = "an offset shorter than the period, or at most 27 days for a month";
 const CAPACITY: &str = "a burst or capacity N with N × max at most 9007199254740991, and at most \
                         50 years to fill";
 const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
@@ -74,6 +76,9 @@ fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match limit.algorithm() {
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } | Algorithm::Concurrency => Ok(()),
         Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
+        Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) } => {
+            write!(f, ":clock:offset={offset}")
+        }
         Algorithm::SlidingLog => f.write_str(":sliding-log"),
         Algorithm::SlidingWindow { precision } => {
             write!(f, ":sliding-window:precision={precision}")
@@ -148,7 +153,7 @@ fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> 
     let Some(algorithm) = parts.next() else { return Ok(limit) };
     let named_at = parts.at;
     let algorithm = match algorithm {
-        "clock" => Algorithm::FixedWindow { anchor: Anchor::Clock },
+        "clock" => Algorithm::FixedWindow { anchor: parts.clock()? },
         "sliding-log" => Algorithm::SlidingLog,
         "sliding-window" => Algorithm::SlidingWindow { precision: parts.precision()? },
         "sliding-window-counter" => Algorithm::SlidingWindowCounter,
@@ -163,6 +168,7 @@ fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> 
         InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
         InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
         InvalidLimit::LogTooLong { .. } => error(0, LOG),
+        InvalidLimit::OffsetTooLong { .. } => parts.error_in_value(SHORT_OFFSET),
         _ => error(named_at, CAPACITY),
     })
 }
@@ -225,6 +231,16 @@ impl<'a> LimitTextParts<'a> {
         }
         let precision = part.and_then(|part| part.strip_prefix("precision="));
         self.period(precision.ok_or_else(|| self.error(PRECISION))?)
+    }
+
+    fn clock(&mut self) -> Result<Anchor, ParseLimitError> {
+        match self.next() {
+            None => Ok(Anchor::Clock),
+            Some(part) => {
+                let offset = part.strip_prefix("offset=").ok_or_else(|| self.error(OFFSET))?;
+                Ok(Anchor::ClockOffset(self.period(offset)?))
+            }
+        }
     }
 
     /// Parses a concurrency limit after `MAX` and its colon.
@@ -368,7 +384,11 @@ mod tests {
             ("10/200000days",                 4,       SPAN),
             ("10/second:",                    11,      ALGORITHM),
             ("10/second:clocks",              11,      ALGORITHM),
-            ("10/second:clock:clock",         17,      NO_OPTION),
+            ("10/second:clock:clock",         17,      OFFSET),
+            ("10/day:clock:offset=x",         14,      PERIOD),
+            ("10/day:clock:offset=1d",        21,      SHORT_OFFSET),
+            ("10/month:clock:offset=28d",     23,      SHORT_OFFSET),
+            ("10/day:clock:offset=1h:clock",  24,      NO_OPTION),
             ("10/secönd",                     4,       PERIOD),
             ("10/second:gcra:burst=",         16,      BURST),
             ("10/second:gcra:burst=+5",       16,      BURST),
@@ -421,6 +441,8 @@ mod tests {
             ("100/minute:sliding-window-counter",          "100/minute:sliding-window-counter"),
             ("60/60m:sliding-log",                         "60/hour:sliding-log"),
             ("100000/hour:sliding-log",                    "100000/hour:sliding-log"),
+            ("9/month:clock:offset=14d",                   "9/month:clock:offset=2weeks"),
+            ("9/day:clock:offset=16h:requests",            "9/day:clock:offset=16hours:requests"),
             ("20:concurrency",                             "20:concurrency"),
             ("20:concurrency:lease=10s",                   "20:concurrency"),
             ("10000:concurrency:lease=30s",                "10000:concurrency:lease=30seconds"),

@@ -133,6 +133,10 @@ fn default_names(limit: Limit) -> (String, String) {
     match limit.algorithm() {
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => {}
         Algorithm::FixedWindow { anchor: Anchor::Clock } => full.push_str(":clock"),
+        Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) } => {
+            full.push_str(":clock:");
+            full.push_str(&offset.to_string());
+        }
         Algorithm::SlidingLog => full.push_str(":sliding-log"),
         Algorithm::SlidingWindow { precision } => {
             full.push_str(":sliding-window:");

@@ -24,7 +24,7 @@ const STARTUP: Duration = Duration::from_secs(5);
 const MIGRATION: Duration = Duration::from_secs(60);
 
 /// The steps that create the tables: the version, the name and the statements of each.
-const SQLITE: [(i64, &str, &str); 11] = [
+const SQLITE: [(i64, &str, &str); 12] = [
     (1, "records", include_str!("../../migrations/sqlite/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
@@ -36,8 +36,9 @@ const SQLITE: [(i64, &str, &str); 11] = [
     (9, "rules", include_str!("../../migrations/sqlite/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/sqlite/0010_index_of_blocks.sql")),
     (11, "grants", include_str!("../../migrations/sqlite/0011_grants.sql")),
+    (14, "billing_day", include_str!("../../migrations/sqlite/0014_billing_day.sql")),
 ];
-const POSTGRES: [(i64, &str, &str); 11] = [
+const POSTGRES: [(i64, &str, &str); 12] = [
     (1, "records", include_str!("../../migrations/postgres/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
@@ -49,8 +50,9 @@ const POSTGRES: [(i64, &str, &str); 11] = [
     (9, "rules", include_str!("../../migrations/postgres/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/postgres/0010_index_of_blocks.sql")),
     (11, "grants", include_str!("../../migrations/postgres/0011_grants.sql")),
+    (14, "billing_day", include_str!("../../migrations/postgres/0014_billing_day.sql")),
 ];
-const MYSQL: [(i64, &str, &str); 8] = [
+const MYSQL: [(i64, &str, &str); 9] = [
     (1, "records", include_str!("../../migrations/mysql/0001_records.sql")),
     (2, "subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
     (3, "limits", include_str!("../../migrations/mysql/0003_limits.sql")),
@@ -59,6 +61,7 @@ const MYSQL: [(i64, &str, &str); 8] = [
     (6, "rules", include_str!("../../migrations/mysql/0006_rules.sql")),
     (7, "index_of_blocks", include_str!("../../migrations/mysql/0007_index_of_blocks.sql")),
     (8, "grants", include_str!("../../migrations/mysql/0008_grants.sql")),
+    (11, "billing_day", include_str!("../../migrations/mysql/0011_billing_day.sql")),
 ];
 
 /// Connects to a database, and creates or upgrades its tables.

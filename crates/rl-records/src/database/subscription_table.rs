@@ -26,6 +26,7 @@ impl Object for Subscription {
         "status",
         "from_date",
         "to_date",
+        "billing_day",
         "record_id",
         METADATA[0],
         METADATA[1],
@@ -58,6 +59,7 @@ impl Object for Subscription {
             content.status.as_str().into(),
             micros(content.from_date).into(),
             content.to_date.map(micros).into(),
+            content.billing_day.map(i64::from).into(),
             self.record_id.map(|id| id.to_string()).into(),
             self.created_by.as_str().into(),
             self.updated_by.as_str().into(),
@@ -70,6 +72,7 @@ impl Object for Subscription {
     fn from_row(row: &AnyRow) -> Result<Self, DatabaseError> {
         let corrupt = || DatabaseError::new(FailureKind::Corrupt);
         let to_date: Option<i64> = row.try_get("to_date").map_err(database_error)?;
+        let day: Option<i64> = row.try_get("billing_day").map_err(database_error)?;
         let record_id = optional_text(row, "record_id")?.map(|id| id.parse());
         let status = SubscriptionStatus::from_name(&text(row, "status")?);
         Ok(Self {
@@ -80,6 +83,7 @@ impl Object for Subscription {
                 status: status.ok_or_else(corrupt)?,
                 from_date: time(row, "from_date")?,
                 to_date: to_date.map(|_| time(row, "to_date")).transpose()?,
+                billing_day: day.map(u8::try_from).transpose().map_err(|_| corrupt())?,
             },
             record_id: record_id.transpose().map_err(|_| corrupt())?,
             created_by: text(row, "created_by")?,
@@ -133,15 +137,23 @@ pub(super) async fn exist(
 /// Writes the limits of a tier into the records of its subscriptions.
 ///
 /// The records are copies of the limits, so that look-ups and sums need no other table. One
-/// statement updates all of them, whatever their number. They keep their revisions, and the history
-/// has the change of the tier only, because no other part of them changes.
+/// statement for each billing day updates all of them, whatever their number. They keep their
+/// revisions, and the history has the change of the tier only, because no other part of them changes.
 pub(super) async fn copy_limits(
     transaction: &mut Transaction,
     tier: &TierContent,
 ) -> Result<(), DatabaseError> {
-    let update = "UPDATE rl_records SET limits = ? WHERE rate_limiting_id IN \
-                  (SELECT record_id FROM rl_subscriptions WHERE tier = ? AND record_id IS NOT NULL)";
-    let values = [tier.limits.to_string().into(), tier.name.as_str().into()];
-    Sql::with(update, values).on(&mut **transaction).await?;
+    let select = "SELECT DISTINCT coalesce(billing_day, 1) AS billing_day FROM rl_subscriptions \
+                  WHERE tier = ? AND record_id IS NOT NULL";
+    let days = Sql::with(select, [tier.name.as_str().into()]).on(&mut **transaction).await?;
+    for row in &days {
+        let day = number(row, "billing_day")?;
+        let limits = tier.limits.billed_on(u8::try_from(day).ok());
+        let update = "UPDATE rl_records SET limits = ? WHERE rate_limiting_id IN \
+                      (SELECT record_id FROM rl_subscriptions \
+                       WHERE tier = ? AND record_id IS NOT NULL AND coalesce(billing_day, 1) = ?)";
+        let values = [limits.to_string().into(), tier.name.as_str().into(), day.into()];
+        Sql::with(update, values).on(&mut **transaction).await?;
+    }
     Ok(())
 }

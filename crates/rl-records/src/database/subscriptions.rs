@@ -103,7 +103,7 @@ impl<'a> Subscriptions<'a> {
         let tier = find_tier(&mut transaction, &content.tier).await?;
         let record_id = match content.status {
             Active => {
-                let record = content.granting(tier.content.limits);
+                let record = content.granting(&tier.content.limits);
                 Some(insert_record(&mut transaction, record, by).await?)
             }
             _ => None,
@@ -187,9 +187,9 @@ impl<'a> Subscriptions<'a> {
         .await
     }
 
-    /// Changes the dates of a subscription, and in the same transaction those of the record that
-    /// the subscription owns. The record of a suspended subscription gets them with the next
-    /// activation.
+    /// Changes the dates and the billing day of a subscription, and in the same transaction the
+    /// record that the subscription owns. The record of a suspended subscription gets them with the
+    /// next activation.
     ///
     /// # Errors
     ///
@@ -200,6 +200,7 @@ impl<'a> Subscriptions<'a> {
         id: SubscriptionId,
         from: Timestamp,
         to: Option<Timestamp>,
+        billing_day: Option<u8>,
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Subscription, ChangeError<Subscription>> {
@@ -208,7 +209,8 @@ impl<'a> Subscriptions<'a> {
                 let expected = "a subscription that is not cancelled, because cancelled is final";
                 return Err(InvalidField::new("status", before.status.as_str(), expected));
             }
-            SubscriptionContent { from_date: from, to_date: to, ..before.clone() }.checked()
+            SubscriptionContent { from_date: from, to_date: to, billing_day, ..before.clone() }
+                .checked()
         })
         .await
     }
@@ -277,7 +279,7 @@ async fn change_record(
         return Ok(None);
     }
     let tier = find_tier(transaction, &content.tier).await?;
-    let limits = tier.content.limits;
+    let limits = &tier.content.limits;
     let wanted = match content.status {
         SubscriptionStatus::Suspended => content.ended(limits, transaction.now()),
         _ => content.granting(limits),

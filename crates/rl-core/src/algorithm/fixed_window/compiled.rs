@@ -1,7 +1,7 @@
 use super::Alignment;
 use super::lanes::{LANES, LaneSum, Lanes, PackedStates, PackedTime};
 use crate::algorithm::divisor::Divisor;
-use crate::model::{Algorithm, Limit};
+use crate::model::{Algorithm, Anchor, Limit};
 
 /// The limits of a policy of fixed windows, compiled to one array for each property. A *lane* is an
 /// index into these arrays, and stands for one limit.
@@ -105,6 +105,8 @@ impl CompiledWindows {
 fn alignment_of(limit: Limit) -> Option<Alignment> {
     match limit.algorithm() {
         _ if limit.is_shadow() || limit.counts_requests() => None,
+        // `StateId::bits` does not contain the offset.
+        Algorithm::FixedWindow { anchor: Anchor::ClockOffset(_) } => None,
         Algorithm::FixedWindow { anchor } => Some(Alignment::new(limit.period(), anchor)),
         _ => None,
     }

@@ -202,7 +202,7 @@ const fn is_aligned_and_open(
 ) -> bool {
     match windows.alignment[lane] {
         Alignment::FirstCharge => false,
-        Alignment::Multiples { .. } | Alignment::CalendarMonth => {
+        Alignment::Multiples { .. } | Alignment::CalendarMonth { .. } => {
             0 < since && since <= now.relative && now.relative < windows.end(lane, since, now)
         }
     }

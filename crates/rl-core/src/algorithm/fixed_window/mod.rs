@@ -134,8 +134,8 @@ pub(crate) enum Alignment {
     FirstCharge,
     /// Windows begin at multiples of the period, counted from `shift` µs before the epoch.
     Multiples { shift: u64 },
-    /// Windows begin on the first day of each calendar month.
-    CalendarMonth,
+    /// Windows begin `offset` µs after the beginning of each calendar month.
+    CalendarMonth { offset: u64 },
 }
 
 /// The time from the beginning of a week to the epoch. 1970-01-01 was a Thursday, so its week began
@@ -144,13 +144,28 @@ const MONDAY_BEFORE_EPOCH: u64 = 3 * Period::DAY.as_micros();
 
 impl Alignment {
     /// Returns the alignment of windows of `period` that begin at `anchor`.
-    fn new(period: Period, anchor: Anchor) -> Self {
-        let is_whole_weeks = period.as_micros().is_multiple_of(Period::WEEK.as_micros());
-        match anchor {
-            Anchor::FirstRequest => Self::FirstCharge,
-            Anchor::Clock if period == Period::MONTH => Self::CalendarMonth,
-            Anchor::Clock if is_whole_weeks => Self::Multiples { shift: MONDAY_BEFORE_EPOCH },
-            Anchor::Clock => Self::Multiples { shift: 0 },
+    pub(crate) fn new(period: Period, anchor: Anchor) -> Self {
+        let offset = match anchor {
+            Anchor::FirstRequest => return Self::FirstCharge,
+            Anchor::Clock => 0,
+            Anchor::ClockOffset(offset) => offset.as_micros(),
+        };
+        if period == Period::MONTH {
+            return Self::CalendarMonth { offset };
+        }
+        let period = period.as_micros();
+        let is_whole_weeks = period.is_multiple_of(Period::WEEK.as_micros());
+        let shift = if is_whole_weeks { MONDAY_BEFORE_EPOCH } else { 0 };
+        Self::Multiples { shift: (shift + period - offset) % period }
+    }
+
+    /// Returns the number by which the scripts on Redis align a window.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn constant(self) -> u64 {
+        match self {
+            Self::FirstCharge => 0,
+            Self::Multiples { shift } => shift,
+            Self::CalendarMonth { offset } => offset,
         }
     }
 
@@ -160,17 +175,23 @@ impl Alignment {
         match self {
             Self::FirstCharge => period.get(),
             Self::Multiples { shift } => period.get() - period.remainder(first_charge + shift),
-            Self::CalendarMonth => open_for_rest_of_month(first_charge),
+            Self::CalendarMonth { offset } => open_for_rest_of_month(first_charge, offset),
         }
     }
 }
 
-/// Returns the time until the end of the calendar month. Not inlined, because it takes a hundred
-/// instructions.
+/// Returns the time until the end of a window that begins `offset` after a calendar month. Not
+/// inlined, because it takes a hundred instructions.
 #[inline(never)]
-const fn open_for_rest_of_month(first_charge: u64) -> u64 {
-    let (begin, length) = calendar_month(first_charge);
-    length - (first_charge - begin)
+const fn open_for_rest_of_month(first_charge: u64, offset: u64) -> u64 {
+    match first_charge.checked_sub(offset) {
+        Some(time) => {
+            let (begin, length) = calendar_month(time);
+            length - (time - begin)
+        }
+        // The window began in 1969.
+        None => offset - first_charge,
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +244,28 @@ mod tests {
     }
 
     #[test]
+    fn windows_on_the_clock_begin_later_by_their_offset() {
+        let hours = |hours: u64| Period::from_millis(hours * 3_600_000).unwrap();
+        let cases = [
+            // period, offset in hours, now, window from and to
+            (Period::DAY, 16, 1_769_903_998, 1_769_875_200, 1_769_961_600), // 16:00 UTC
+            (Period::DAY, 1, 1_769_903_998, 1_769_821_200, 1_769_907_600),
+            (Period::WEEK, 24, 1_769_903_998, 1_769_472_000, 1_770_076_800), // Tue to Tue
+            (Period::MONTH, 14 * 24, 1_769_903_998, 1_768_435_200, 1_771_113_600), // 15 Jan
+            (Period::MONTH, 27 * 24, 1_772_323_199, 1_772_236_800, 1_774_656_000), // 28 Feb to 28 Mar
+        ];
+        for (period, offset, now, begins, ends) in cases {
+            let window = window(1, period, Anchor::ClockOffset(hours(offset)));
+            for time in [now, begins, ends - 1] {
+                let end = window.end(secs(time).as_micros());
+                assert_eq!(end, secs(ends).as_micros(), "{period} at {time}");
+            }
+            assert_eq!(window.end(secs(begins).as_micros() - 1), secs(begins).as_micros());
+            assert!(window.end(0) <= hours(offset).as_micros(), "the first window: {period}");
+        }
+    }
+
+    #[test]
     fn a_window_is_half_open() {
         let window = window(1, Period::SECOND, Anchor::FirstRequest);
         let state = charged(window, secs(10), 1);
@@ -262,9 +305,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_window_ends_after_its_first_charge_and_within_a_period(
-            now in 0..4_102_444_800_000_000_u64, millis in 1..5_000_000_000_u64, on_clock: bool,
+            now in 0..4_102_444_800_000_000_u64, millis in 2..5_000_000_000_u64, on_clock: bool,
+            offset in 0..5_000_000_000_u64,
         ) {
-            let anchor = if on_clock { Anchor::Clock } else { Anchor::FirstRequest };
+            let anchor = match Period::from_millis(offset % millis) {
+                _ if !on_clock => Anchor::FirstRequest,
+                Ok(offset) => Anchor::ClockOffset(offset),
+                Err(_) => Anchor::Clock,
+            };
             let window = window(1, Period::from_millis(millis).unwrap(), anchor);
             let end = window.end(now);
             prop_assert!(now < end && end - now <= window.period.get());

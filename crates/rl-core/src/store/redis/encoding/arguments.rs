@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::kind::Kind;
 use super::policy::PolicyEncoding;
-use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
+use crate::algorithm::fixed_window::Alignment;
+use crate::model::{Algorithm, Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::layer::{AmendOperation, Amendment, ChangedUnits, HeldReservation};
 use crate::store::{LeaseStatus, Mode};
@@ -157,9 +158,18 @@ fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding
         match stored.kind {
             Kind::SlidingWindow => push_u56(plan, stored.precision),
             Kind::Gcra | Kind::IntervalBucket => push_u56(plan, limit.capacity()),
-            Kind::FixedWindow | Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {}
+            Kind::ClockWindow | Kind::MonthWindow => push_u56(plan, alignment(limit)),
+            Kind::FixedWindow => {}
             Kind::WindowCounter | Kind::SlidingLog | Kind::Concurrency => {}
         }
+    }
+}
+
+/// Returns the number by which `clock_window.lua` aligns the windows of a limit.
+fn alignment(limit: Limit) -> u64 {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor } => Alignment::new(limit.period(), anchor).constant(),
+        _ => 0,
     }
 }
 

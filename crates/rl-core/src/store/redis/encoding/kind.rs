@@ -9,25 +9,22 @@ use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
 pub(crate) enum Kind {
     FixedWindow = 0,
     ClockWindow = 1,
-    /// A fixed window on the clock that begins on a Monday.
-    WeekWindow = 2,
     /// A fixed window on the clock that is a calendar month.
-    MonthWindow = 3,
-    WindowCounter = 4,
-    SlidingWindow = 5,
+    MonthWindow = 2,
+    WindowCounter = 3,
+    SlidingWindow = 4,
     /// GCRA, or a token bucket with greedy refill.
-    Gcra = 6,
-    IntervalBucket = 7,
-    SlidingLog = 8,
-    Concurrency = 9,
+    Gcra = 5,
+    IntervalBucket = 6,
+    SlidingLog = 7,
+    Concurrency = 8,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::FixedWindow,
         Self::ClockWindow,
-        Self::WeekWindow,
         Self::MonthWindow,
         Self::WindowCounter,
         Self::SlidingWindow,
@@ -38,14 +35,10 @@ impl Kind {
     ];
 
     pub(crate) fn of(limit: Limit) -> Self {
-        const WEEK: u64 = Period::WEEK.as_millis();
         match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => Self::FixedWindow,
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => match limit.period() {
-                Period::MONTH => Self::MonthWindow,
-                period if period.as_millis() % WEEK == 0 => Self::WeekWindow,
-                _ => Self::ClockWindow,
-            },
+            Algorithm::FixedWindow { .. } if limit.period() == Period::MONTH => Self::MonthWindow,
+            Algorithm::FixedWindow { .. } => Self::ClockWindow,
             Algorithm::SlidingWindowCounter => Self::WindowCounter,
             Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
             Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
@@ -66,7 +59,6 @@ impl Kind {
         match self {
             Self::FixedWindow => "fixed_window",
             Self::ClockWindow => "clock_window",
-            Self::WeekWindow => "week_window",
             Self::MonthWindow => "month_window",
             Self::WindowCounter => "sliding_window_counter",
             Self::SlidingWindow => "sliding_window",

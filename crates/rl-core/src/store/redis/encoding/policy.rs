@@ -110,7 +110,7 @@ impl StoredLimit {
     fn integers(&self, width: u8) -> SmallVec<[u8; 7]> {
         match self.kind {
             Kind::FixedWindow => SmallVec::from_slice(&[self.time_bytes, width]),
-            Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {
+            Kind::ClockWindow | Kind::MonthWindow => {
                 SmallVec::from_slice(&[self.time_bytes, width, 7])
             }
             Kind::WindowCounter => SmallVec::from_slice(&[self.time_bytes, width, width]),
@@ -307,6 +307,7 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 0x50,
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => 0x60,
         Algorithm::SlidingLog | Algorithm::Concurrency => 0x70,
+        Algorithm::FixedWindow { anchor: Anchor::ClockOffset(_) } => 0x70,
     };
     let algorithm = if limit.counts_requests() { algorithm | REQUESTS } else { algorithm };
     let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
@@ -321,6 +322,10 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
         Algorithm::SlidingWindow { precision } => push_u48(shape, precision.as_millis()),
         Algorithm::SlidingLog => shape.push(0),
         Algorithm::Concurrency => shape.push(1),
+        Algorithm::FixedWindow { anchor: Anchor::ClockOffset(offset) } => {
+            shape.push(2);
+            push_u48(shape, offset.as_millis());
+        }
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
         | Algorithm::TokenBucket { .. }
@@ -344,6 +349,8 @@ mod tests {
         assert_eq!(shape_of("256/month")[..], [6, 2, 0x20]);
         assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [6, 1, 0x42]);
         assert_eq!(shape_of("9/month:clock")[..], [6, 1, 0x81, 0x16]);
+        let offset = [6, 1, 0x81, 0x74, 2, 0, 0, 0, 0x36, 0xEE, 0x80];
+        assert_eq!(shape_of("9/day:clock:offset=1h")[..], offset);
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
         assert_eq!(shape_of("1/258ms")[..], [6, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
         assert_eq!(shape_of("1/258ms:clock")[..], [6, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);

@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
     fn state(&mut self, limit: &StoredLimit, width: u8, now: u64) -> Result<State, Refusal> {
         Ok(match limit.kind {
             Kind::FixedWindow => State::from_cells(self.window(limit, width, now)?.into_iter()),
-            Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {
+            Kind::ClockWindow | Kind::MonthWindow => {
                 let _ends = self.number_of(limit.time_bytes.into())?;
                 let used = self.number_of(width.into())?;
                 State::from_cells([self.number()?, used].into_iter())

@@ -22,7 +22,7 @@ for i, slot in ipairs(slots) do
   -- All permits are checked before the first one is changed: they are renewed together or not at
   -- all.
   if operation == 1 and slot.refunded > 0 then
-    slot.refunded = slot.kind > 7 and sliding_log.held(slot, slot.refunded, leased) or 0
+    slot.refunded = slot.kind > 6 and sliding_log.held(slot, slot.refunded, leased) or 0
     slot.renewed, is_lost = slot.refunded, is_lost or slot.refunded == 0
   end
 end
@@ -35,10 +35,10 @@ end
 local function change()
   if is_lost or not stored and not adds then return false end
   for _, slot in ipairs(slots) do
-    local algorithm, since = algorithms[slot.kind], slot.kind == 9 and leased or charged
+    local algorithm, since = algorithms[slot.kind], slot.kind == 8 and leased or charged
     if operation == 2 and slot.refunded > 0 then
       clear(slot)
-      if slot.kind > 7 then sliding_log.forget(slot) end
+      if slot.kind > 6 then sliding_log.forget(slot) end
     -- A charge later than `now` is not refunded. `now` is never before the last change of the
     -- stored state, so this state does not contain the charge: the clock has stepped back, and the
     -- state with the charge was lost or reset.

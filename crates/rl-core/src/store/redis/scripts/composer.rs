@@ -65,15 +65,14 @@ impl AlgorithmParts {
     fn new(kind: Kind) -> Self {
         let (text, window_end) = match kind {
             Kind::FixedWindow => (include_str!("algorithms/fixed_window.lua"), ""),
-            Kind::ClockWindow => {
-                (include_str!("algorithms/clock_window.lua"), "now - now % period_i + period_i")
-            }
-            Kind::WeekWindow => (
+            Kind::ClockWindow => (
                 include_str!("algorithms/clock_window.lua"),
-                // The epoch was a Thursday, three days after the beginning of a week.
-                "now - (now + 259200000000) % period_i + period_i",
+                "now - (now + offset_i) % period_i + period_i",
             ),
-            Kind::MonthWindow => (include_str!("algorithms/clock_window.lua"), "month_end(now)"),
+            Kind::MonthWindow => (
+                include_str!("algorithms/clock_window.lua"),
+                "month_end(now - offset_i) + offset_i",
+            ),
             Kind::WindowCounter => (include_str!("algorithms/sliding_window_counter.lua"), ""),
             Kind::SlidingWindow => (include_str!("algorithms/sliding_window.lua"), ""),
             Kind::Gcra => (include_str!("algorithms/gcra.lua"), ""),

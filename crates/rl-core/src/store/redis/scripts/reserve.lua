@@ -28,7 +28,7 @@ do
   read_constants(19)
   for i, slot in ipairs(slots) do
     slot.counts_requests = floor(requests / 2 ^ (i - 1)) % 2 == 1
-    if slot.kind == 8 then logs_of_policy = logs_of_policy + 1 end
+    if slot.kind == 7 then logs_of_policy = logs_of_policy + 1 end
     by_tag[slot.tag] = slot
   end
   if logs_of_policy > 0 then most = max_of(1, min(4, floor(MOST_OF_LOGS / logs_of_policy))) end
@@ -52,9 +52,9 @@ do
     -- stored state, so this state does not contain the charge: the clock has stepped back, and the
     -- state with the charge was lost or reset.
     for i, slot in ipairs(when <= now and slots_of[code] or {}) do
-      -- Concurrency limits (kind 9) are not refunded here: each permit lapses by itself when the
+      -- Concurrency limits (kind 8) are not refunded here: each permit lapses by itself when the
       -- period of its limit is over.
-      if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
+      if slot and slot.kind < 8 and not (is_peek and slot.kind == 7)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
         algorithms[slot.kind]('refund', slot, slot.counts_requests and 1 or units, when)
         is_changed = true

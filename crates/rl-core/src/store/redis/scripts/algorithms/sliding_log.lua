@@ -1,6 +1,6 @@
 -- Sliding log: the Lua twin of `algorithm/sliding_log.rs`. Change both.
 --
--- A sliding log is kind 8. A concurrency limit is kind 9, with its lease as the period. An entry is
+-- A sliding log is kind 7. A concurrency limit is kind 8, with its lease as the period. An entry is
 -- the time of a charge and its units (7 bytes each, big-endian). The newest entries, oldest first,
 -- are in the subject's state: 1 to 36. If there are 36, they are sealed before another entry is
 -- added. So a short log has no key of its own.

@@ -1,11 +1,10 @@
 -- The table of algorithms, by kind:
 --
---   0  fixed window from the first request      4  sliding window counter
---   1  fixed window at multiples of the period  5  sliding window
---   2  fixed window from a Monday               6  generic cell rate algorithm
---   3  fixed window in the calendar month       7  token bucket with interval refill
---                                               8  sliding log
---                                               9  concurrency
+--   0  fixed window from the first request      5  generic cell rate algorithm
+--   1  fixed window at multiples of the period  6  token bucket with interval refill
+--   2  fixed window in the calendar month       7  sliding log
+--   3  sliding window counter                   8  concurrency
+--   4  sliding window
 --
 -- An algorithm is a function of an operation, a slot (see slots.lua), units and a time.
 -- `composer.rs` composes it from the parts of its file, and inserts it at the marker below. Logs
@@ -27,7 +26,7 @@ local bucket_size
 
 -- Sliding logs and concurrency limits.
 local ENTRY, sliding_log = 14, log_functions()
-for kind = 8, 9 do
+for kind = 7, 8 do
   cell_counts[kind] = 8
   algorithms[kind] = function(operation, slot, units, when)
     if operation == 'valid' then return true end

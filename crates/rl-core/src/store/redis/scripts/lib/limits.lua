@@ -55,7 +55,7 @@ local function save_or_heal(any_granted)
     healed = 1
   end
   for _, slot in ipairs(slots) do
-    if slot.kind > 7 and not slot.is_charged and mode ~= 2 and cost > 0 and sliding_log.heal(slot) then
+    if slot.kind > 6 and not slot.is_charged and mode ~= 2 and cost > 0 and sliding_log.heal(slot) then
       healed = healed + 1
     end
   end

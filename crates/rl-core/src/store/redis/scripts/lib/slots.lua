@@ -20,7 +20,8 @@
 -- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6
 -- for the month), plus 8 if the limit counts requests. For any other period, 128 is added, and the
 -- period in ms follows (6 bytes). For a sliding window, the precision in ms follows (6 bytes). For
--- algorithm 7, a byte follows: 0 for a sliding log, 1 for concurrency.
+-- algorithm 7, a byte follows: 0 for a sliding log, 1 for concurrency, 2 for a fixed window on the
+-- clock with an offset, which follows in ms (6 bytes).
 --
 -- Cells have 7 bytes, with these exceptions:
 --
@@ -45,7 +46,7 @@
 --          now: the time of the decision, never before the last change
 local stored = found or redis.call('GET', KEYS[1])
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
-local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
+local KINDS = { [2] = 3, [3] = 4, [4] = 5, [5] = 5, [6] = 6 }
 -- The formats of integers of 1 to 7 bytes. They are listed here, because the server takes long to
 -- convert a number to text.
 local INTEGERS = { 'I1', 'I2', 'I3', 'I4', 'I5', 'I6', 'I7' }
@@ -56,7 +57,7 @@ local function read_code(bytes)
   local code, at, read, keys = string.byte(bytes, 3) or 128, 4, {}, 1
   if code < 128 then
     local kind, tag = 0, 0
-    if code >= 64 then kind, tag, code = 4, 32, code - 64 end
+    if code >= 64 then kind, tag, code = 3, 32, code - 64 end
     for place = 1, 6 do
       if code % 2 == 1 then
         read[#read + 1] = { kind = kind, period = NAMED[place], extra = 0, tag = string.char(tag + place) }
@@ -80,13 +81,15 @@ local function read_code(bytes)
     local kind = KINDS[algorithm] or 0
     if algorithm == 7 then
       local variant = string.byte(bytes, at)
-      if not variant or variant > 1 then return nil end
-      kind, at, keys = 8 + variant, at + 1, keys + 1
-      extra = keys
+      if not variant or variant > 2 or (variant == 2 and #bytes < at + 6) then return nil end
+      if variant == 2 then
+        algorithm, at = 1, at + 7
+      else
+        kind, at, keys = 7 + variant, at + 1, keys + 1
+        extra = keys
+      end
     end
-    if algorithm == 1 then
-      kind = period == NAMED[6] and 3 or period % NAMED[5] == 0 and 2 or 1
-    end
+    if algorithm == 1 then kind = period == NAMED[6] and 2 or 1 end
     read[i] = { kind = kind, period = period, extra = extra, tag = string.sub(bytes, from, at - 1) }
   end
   return read, at
@@ -107,11 +110,11 @@ local function format_of(all, width)
     local kind, period = slot.kind, slot.period
     if kind == 0 then
       formats[i] = INTEGERS[bytes_of(period, 1)] .. INTEGERS[width]
-    elseif kind < 4 then
+    elseif kind < 3 then
       formats[i] = INTEGERS[bytes_of(period, 1)] .. INTEGERS[width] .. 'I7'
-    elseif kind == 4 then
+    elseif kind == 3 then
       formats[i] = INTEGERS[bytes_of(2 * period, 1)] .. INTEGERS[width] .. INTEGERS[width]
-    elseif kind == 5 then
+    elseif kind == 4 then
       formats[i] = 'I7I7I7I7c' .. width * ceil(period / slot.extra)
     else
       formats[i] = string.rep('I7', cell_counts[kind])
@@ -147,8 +150,8 @@ local function read_cells(bytes, head, read, width)
       slot[cell], next_value = value, next_value + 1
       is_ours = is_ours and (type(value) == 'string' or value <= MAX_UNITS)
     end
-    if slot.kind == 5 then slot[5] = resized(slot[5], width, bucket_size) end
-    if slot.kind > 7 then rest = sliding_log.read(slot, bytes, rest) end
+    if slot.kind == 4 then slot[5] = resized(slot[5], width, bucket_size) end
+    if slot.kind > 6 then rest = sliding_log.read(slot, bytes, rest) end
     is_ours = is_ours and algorithms[slot.kind]('valid', slot)
   end
   return is_ours and rest == #bytes + 1 and last or nil
@@ -157,8 +160,8 @@ end
 -- Sets the state of a slot to that of an unused limit.
 local function clear(slot)
   for cell = 1, cell_counts[slot.kind] do slot[cell] = 0 end
-  if slot.kind > 7 then slot.tail = '' end
-  if slot.kind == 5 then slot[5] = string.rep('\0', bucket_size * ceil(slot.period / slot.extra)) end
+  if slot.kind > 6 then slot.tail = '' end
+  if slot.kind == 4 then slot[5] = string.rep('\0', bucket_size * ceil(slot.period / slot.extra)) end
 end
 
 -- Brings the cells of all slots to a later time.
@@ -175,10 +178,12 @@ local slots, foreign = read_code(shape), {}
 local function read_constants(at)
   for _, slot in ipairs(slots) do
     slot.max, at = struct.unpack('>I7', plan, at + 7)
-    -- For a sliding window (kind 5) the number is the precision, which the tag contains too. For
+    -- For a sliding window (kind 4) the number is the precision, which the tag contains too. For
     -- buckets and GCRA it is the capacity. It is not in the tag, so it may change while the state
-    -- is kept.
-    if slot.kind > 4 and slot.kind < 8 then slot.extra, at = struct.unpack('>I7', plan, at) end
+    -- is kept. For windows on the clock (kinds 1 and 2) it aligns them.
+    if slot.kind > 0 and slot.kind < 7 and slot.kind ~= 3 then
+      slot.extra, at = struct.unpack('>I7', plan, at)
+    end
   end
   return at
 end
@@ -230,7 +235,7 @@ end
 
 -- Check the logs before anything is written, because a script is not rolled back.
 for _, slot in ipairs(slots) do
-  if slot.kind > 7 and not sliding_log.open(slot) then
+  if slot.kind > 6 and not sliding_log.open(slot) then
     return redis.error_reply('RLCORRUPT the entries of a log are damaged or were written by another program')
   end
 end
@@ -259,9 +264,9 @@ end
 local function pack(all, code, least)
   local width, values = string.byte(shape, 2), { now }
   for _, slot in ipairs(all) do
-    if slot.kind < 5 then width = bytes_of(slot[2], width) end
-    if slot.kind == 4 then width = bytes_of(slot[3], width) end
-    if slot.kind == 5 then
+    if slot.kind < 4 then width = bytes_of(slot[2], width) end
+    if slot.kind == 3 then width = bytes_of(slot[3], width) end
+    if slot.kind == 4 then
       -- The newest bucket will become an older one, so the width must suffice for it too.
       width = bytes_of(slot[4], max_of(width, least or 1))
       if width < bucket_size then width = bytes_of_buckets(slot, width) end
@@ -269,11 +274,11 @@ local function pack(all, code, least)
   end
   local count = 1
   for _, slot in ipairs(all) do
-    if slot.kind > 7 then slot[8] = #slot.tail / ENTRY end
+    if slot.kind > 6 then slot[8] = #slot.tail / ENTRY end
     local cells = cell_counts[slot.kind]
     for cell = 1, cells do values[count + cell] = slot[cell] end
     count = count + cells
-    if slot.kind == 5 then values[count] = resized(slot[5], bucket_size, width) end
+    if slot.kind == 4 then values[count] = resized(slot[5], bucket_size, width) end
   end
   if all == slots and width == string.byte(shape, 2) then return struct.pack(format, shape, (table.unpack or unpack)(values)) end
   return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(string.byte(shape), width), code, (table.unpack or unpack)(values))
@@ -284,7 +289,7 @@ end
 local function reply_states()
   local reply = { pack(slots, string.sub(shape, 3), bucket_size) }
   for _, slot in ipairs(slots) do
-    if slot.kind > 7 then reply[#reply + 1] = struct.pack('>I7', sliding_log.passes_at(slot)) end
+    if slot.kind > 6 then reply[#reply + 1] = struct.pack('>I7', sliding_log.passes_at(slot)) end
   end
   return table.concat(reply)
 end
@@ -309,7 +314,7 @@ local function save()
   end
   local value = { pack(all, code, least) }
   for _, slot in ipairs(all) do
-    if slot.kind > 7 then
+    if slot.kind > 6 then
       sliding_log.write(slot)
       value[#value + 1] = slot.tail
     end
