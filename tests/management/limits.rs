@@ -35,6 +35,31 @@ fn id_of(record: &Value) -> &str {
 }
 
 #[tokio::test]
+async fn a_grant_is_added_to_the_limits_that_apply_and_keeps_its_kind() {
+    in_every_world(async |bank: Bank| {
+        let own = create(&bank, content("consumer", "abc", &["1/hour:sliding-log"])).await;
+        assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
+        let mut grant = content("consumer", "abc", &["2/hour:sliding-log"]);
+        grant["grants"] = json!(true);
+        let granted = create(&bank, grant.clone()).await;
+        assert_eq!((&granted["grants"], &own["grants"]), (&json!(true), &json!(false)));
+        let statuses =
+            [bank.call().await.status, bank.call().await.status, bank.call().await.status];
+        assert_eq!(statuses, [200, 200, 429]);
+        let path = format!("{LIMITS}/{}", id_of(&granted));
+        let more = bank.manage("PUT", &path, Some(dated(&["3/hour:sliding-log"]))).await;
+        assert_eq!((more.status, &parse(&more)["grants"]), (200, &json!(true)), "{}", more.body);
+        assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
+        assert_eq!(bank.manage("DELETE", &path, None).await.status, 204);
+        assert_eq!(bank.call().await.status, 429);
+        grant["blocks"] = json!(true);
+        let wrong = bank.manage("POST", LIMITS, Some(grant)).await;
+        assert_eq!((wrong.status, message(&wrong).contains("false for a grant")), (400, true));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn limits_of_any_algorithm_bind_the_next_request_and_have_revisions_and_a_history() {
     in_every_world(async |bank: Bank| {
         let limits = ["2/hour:sliding-log", "5/day:requests"];

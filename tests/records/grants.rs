@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rl_core::source::{PolicySource, Preset};
 use rl_core::time::ManualClock;
-use rl_core::{RateLimiter, Realm, Subject};
+use rl_core::{MemoryStore, RateLimiter, Realm, Subject};
 use rl_records::{
     Author, ChangeError, Expected, HistoryQuery, Limits, RecordContent, RecordSource, Records,
     TierContent,
@@ -90,7 +90,8 @@ async fn calls_stay_counted_when_a_grant_begins_and_ends() {
     let records = Database::memory().connect_with(|options| options.clock(clock.clone())).await;
     records.create(own("2/hour"), "alice").await.unwrap();
     let source = patient(&records).start();
-    let limiter = RateLimiter::builder().policies(source).clock(clock.clone()).build().unwrap();
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limiter = RateLimiter::builder().policies(source).store(store).build().unwrap();
     let abc = Subject::consumer("abc");
     let call = async || limiter.check(&abc, 1).await.is_allowed();
     assert_eq!([call().await, call().await, call().await], [true, true, false]);

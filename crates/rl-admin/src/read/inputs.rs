@@ -38,7 +38,7 @@ impl Input for LimitsInput {
     const REQUIRED: &'static [&'static str] =
         &["realm", "subject", "limits", "from_date", "to_date"];
 
-    const OPTIONAL: &'static [&'static str] = &["rule", "blocks"];
+    const OPTIONAL: &'static [&'static str] = &["rule", "blocks", "grants"];
 
     fn is_within(&self, actor: &Actor) -> bool {
         let consumer = self.consumer();
@@ -91,7 +91,7 @@ impl Input for MembershipInput {
 impl Input for SubscriptionInput {
     const REQUIRED: &'static [&'static str] = &["consumer_id", "tier", "from_date"];
 
-    const OPTIONAL: &'static [&'static str] = &["status", "to_date"];
+    const OPTIONAL: &'static [&'static str] = &["status", "to_date", "billing_day"];
 
     fn is_within(&self, actor: &Actor) -> bool {
         actor.sees_consumer(self.consumer())
@@ -122,7 +122,7 @@ impl Input for StatusInput {
 impl Input for DatesInput {
     const REQUIRED: &'static [&'static str] = &["from_date"];
 
-    const OPTIONAL: &'static [&'static str] = &["to_date"];
+    const OPTIONAL: &'static [&'static str] = &["to_date", "billing_day"];
 
     fn is_within(&self, _: &Actor) -> bool {
         true

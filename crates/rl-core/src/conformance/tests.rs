@@ -138,7 +138,9 @@ impl Faulty {
 fn fixed(text: &str) -> String {
     let (limit, options) = text.split_once(':').unwrap_or((text, ""));
     let (max, period) = limit.split_once('/').unwrap();
-    let is_kept = |option: &&str| ["clock", "requests", "shadow"].contains(option);
+    let is_kept = |option: &&str| {
+        ["clock", "requests", "shadow"].contains(option) || option.starts_with("offset=")
+    };
     let kept = options.split(':').filter(is_kept).map(|option| format!(":{option}"));
     let size = options.split(':').find_map(|option| {
         option.strip_prefix("capacity=").or_else(|| option.strip_prefix("burst="))

@@ -24,7 +24,9 @@ for p = 1, #counts do
       -- Skip a tag (see slots.lua).
       local head = string.byte(found, at) or 0
       local algorithm = math.floor(head % 128 / 16)
-      at = at + 1 + (head >= 128 and 6 or 0) + (algorithm == 3 and 6 or algorithm == 7 and 1 or 0)
+      at = at + 1 + (head >= 128 and 6 or 0)
+      if algorithm == 3 then at = at + 6 end
+      if algorithm == 7 then at = at + (string.byte(found, at) == 2 and 7 or 1) end
     end
     local last = #found >= at + 6 and struct.unpack('>I7', found, at) or 0
     if last >= now and last - now < 1000 then
