@@ -1,6 +1,7 @@
 //! The console, driven by a browser and by hostile programs.
 
 mod applications;
+mod blocking;
 mod browser;
 mod day;
 mod hostile;

@@ -309,7 +309,8 @@ async fn consumers_are_listed_with_their_use_and_filtered_by_state_and_tier() {
     }
     house.record("barred", -1, 10).await;
     let later = SystemClock.now().plus_micros(HOUR);
-    house.records.block("barred", later, Expected::Any, "otto").await.unwrap();
+    let barred = Subject::consumer("barred");
+    house.records.block(&barred, None, later, Expected::Any, "otto").await.unwrap();
     let gold = [("name", "gold"), ("limits", "4/hour")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let member = [("id", "member"), ("tier", "gold"), ("revision", "0")];

@@ -104,11 +104,10 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             subject(content.realm.as_str(), &content.subject_id)
         }
         AuditEvent::Subscription { consumer: id, .. }
-        | AuditEvent::Reason { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
-        AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
-            subject(realm, id)
-        }
+        AuditEvent::Member { realm, id, .. }
+        | AuditEvent::Reset { realm, id, .. }
+        | AuditEvent::Reason { realm, id, .. } => subject(realm, id),
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
         AuditEvent::Resource { name, .. } => html! { "resource " span.id { (name) } },
         AuditEvent::Rule { name, .. } => html! { "rule " span.id { (name) } },

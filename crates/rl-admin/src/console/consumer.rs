@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::page::{Tab, confirmation, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{active, block, changes, daily, tiers, timeline, usage};
+use super::{active, blocks, changes, daily, tiers, timeline, usage};
 use crate::access::Role;
 use crate::subject_rules::note_on_unenforced_records;
 
@@ -61,7 +61,7 @@ pub(super) async fn show(
             }
         }
         (confirmation(query.get("done")))
-        (block::banner(&site, &visitor, id).await?)
+        (blocks::banners(&site, &visitor, &subject).await?)
         (usage::section(&site, &visitor, &subject).await?)
         (active::section(&site, &visitor, id, time, &limits))
         @if let Some(note) = note_on_unenforced_records(context, &subject) {

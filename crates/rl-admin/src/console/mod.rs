@@ -55,6 +55,7 @@
 mod active;
 mod assets;
 mod block;
+mod blocks;
 mod builder;
 mod changes;
 mod chart;

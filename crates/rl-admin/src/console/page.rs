@@ -109,7 +109,7 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "deleted" => "The limits were deleted.",
         "reset" => "The counters were reset.",
         "raised" => "The limits were raised. This applies to the next call.",
-        "blocked" => "The consumer is blocked, from the next call on.",
+        "blocked" => "The block was set. It applies to the next call.",
         "unblocked" => "The block was lifted. This applies to the next call.",
         "reset-partly" => {
             "The counters were reset, except those of the rules that the note below leaves out."
