@@ -1,38 +1,20 @@
 //! Blocks of any subject under any rule: their pages, their reasons, and their end.
 
-use rl_admin::console::ConsoleBuilder;
-use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, SystemClock};
-use rl_core::{RateLimiter, Realm, Subject};
-use rl_records::{Expected, RecordContent, RecordQuery, RecordSource, Records};
+use rl_core::{Realm, Subject};
+use rl_records::{Expected, RecordContent, RecordQuery};
 use rl_tests::Browser;
-use rl_tests::web::GIVE_UP;
-use tempfile::TempDir;
 
 use super::browser::{barriers, log_in, picture};
 use super::{HOUR, House, OWNER, Role, VIEWER, token_of};
 
 const RULES: &str = "rules:
   consumers: { per: \"trusted-header:x-consumer\", missing: allow, limits: records }
-  login: { match: { method: POST }, per: identified, limits: records }
+  login: { match: { method: POST }, per: identified, missing: allow, limits: records }
   addresses: { per: address, limits: records }
-  tenants: { per: identified, limits: records }
-  fixed: { per: identified, limits: 9000/second }
+  tenants: { per: identified, missing: allow, limits: records }
+  fixed: { per: identified, missing: allow, limits: 9000/second }
 ";
-
-/// Creates a service with these rules, in a file of this folder.
-async fn house() -> (House, TempDir) {
-    let records = Records::connect("sqlite::memory:").await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("limits.yaml");
-    std::fs::write(&path, RULES).unwrap();
-    let source = RecordSource::builder(&records).deadline(GIVE_UP).start();
-    let file = RulesFile::builder(&path).source("records", source).watch().unwrap();
-    let limiter = RateLimiter::builder().rules(&file).deadline(GIVE_UP).build().unwrap();
-    let tenant = Realm::custom("tenant").unwrap();
-    let settings = ConsoleBuilder::without_tls;
-    (House::serve(records, limiter, |admin| admin.realm(tenant), settings), folder)
-}
 
 /// Returns the part of a page about one block: its banner, or its row in the list.
 fn part<'a>(page: &'a str, separator: &str, words: &str) -> &'a str {
@@ -42,7 +24,7 @@ fn part<'a>(page: &'a str, separator: &str, words: &str) -> &'a str {
 
 #[tokio::test]
 async fn a_subject_of_any_kind_is_blocked_under_any_rule_and_unblocked() {
-    let (house, _folder) = house().await;
+    let (house, _rules) = House::with_rules(RULES).await;
     let owner = house.log_in(OWNER).await;
     let key = "ab".repeat(16);
     let tenant = Subject::new(Realm::custom("tenant").unwrap(), "acme");
@@ -96,7 +78,7 @@ async fn a_subject_of_any_kind_is_blocked_under_any_rule_and_unblocked() {
 /// The blocks of the subject under the same rule are lifted together, and nothing else is.
 #[tokio::test]
 async fn unblock_lifts_exactly_the_blocks_that_it_names() {
-    let (house, _folder) = house().await;
+    let (house, _rules) = House::with_rules(RULES).await;
     let owner = house.log_in(OWNER).await;
     let now = SystemClock.now();
     let (abc, other) = (Subject::consumer("abc"), Subject::consumer("abd"));
@@ -154,7 +136,7 @@ async fn unblock_lifts_exactly_the_blocks_that_it_names() {
 
 #[tokio::test]
 async fn a_block_that_could_not_apply_is_not_offered() {
-    let (house, _folder) = house().await;
+    let (house, _rules) = House::with_rules(RULES).await;
     let owner = house.log_in(OWNER).await;
     for (query, words) in [
         ("realm=ip&id=nowhere", "an address such as"),
@@ -185,7 +167,7 @@ async fn a_block_that_could_not_apply_is_not_offered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_is_blocked_and_unblocked_in_a_browser() {
-    let (house, _folder) = house().await;
+    let (house, _rules) = House::with_rules(RULES).await;
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
     browser.open(&house.site.url("/console/blocks")).await;

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[cfg(doc)]
@@ -307,6 +308,40 @@ impl Records {
     ) -> Result<ActiveLimits, DatabaseError> {
         let RecordContent { realm, subject_id, rule, .. } = content;
         self.combined(realm.as_str(), subject_id, rule.as_deref(), at, at).await
+    }
+
+    /// Returns the limits of a subject at an instant under each rule that has active records of its
+    /// own, and, at first with `None`, those under every other rule.
+    ///
+    /// The limits of tiers and the defaults are those of consumers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn active_limits_by_rule(
+        &self,
+        subject: &Subject,
+        at: Timestamp,
+    ) -> Result<BTreeMap<Option<String>, ActiveLimits>, DatabaseError> {
+        let (reads, realm) = (&self.database.reads, subject.realm().as_str());
+        let id = record_id(subject);
+        let records = match &id {
+            Some(id) => record_table::overlapping(reads, realm, id, at, at).await?,
+            None => Vec::new(),
+        };
+        let tier = match &id {
+            Some(id) => tier_members::find_tier(reads, realm, id).await?,
+            None => None,
+        };
+        let rules = records.iter().map(|record| record.content.rule.clone()).chain([None]);
+        let limits = |rule: &Option<String>| {
+            let applies = |record: &&Record| record.content.applies_under(rule.as_deref());
+            let records: Vec<_> = records.iter().filter(applies).cloned().collect();
+            // The tier has an effect only if there is no record.
+            let tier = tier.clone().filter(|_| records.is_empty());
+            ActiveLimits::new(&records, tier, self.aggregation())
+        };
+        Ok(rules.map(|rule| (rule.clone(), limits(&rule))).collect())
     }
 
     /// Returns the combined limits of all records of a consumer that are active at some instant from
