@@ -13,6 +13,7 @@ mod rules;
 mod server;
 mod sessions;
 mod sign_in;
+mod subscriptions;
 mod usage;
 
 use std::sync::Arc;

@@ -85,6 +85,7 @@ mod sign_in;
 mod site;
 mod store;
 mod subject;
+mod subscriptions;
 mod templates;
 mod text;
 mod tiers;
