@@ -71,7 +71,7 @@ fn row(site: &Site, visitor: &Visitor, block: &Record, reason: Option<&str>) -> 
             td data-label="Rule" { (block.content.rule.as_deref().unwrap_or("every rule")) }
             td data-label="End" { (end(block)) }
             td data-label="Reason" { (reason.unwrap_or("–")) }
-            td data-label="By" { (block.updated_by) ", " time { (text::time(block.updated_at)) } }
+            td data-label="By" { (block.updated_by) ", " time { (text::time(block.updated_at)) } " UTC" }
             td.number { (unblock_form(site, visitor, block, "blocks")) }
         }
     }

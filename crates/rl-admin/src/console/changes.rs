@@ -196,15 +196,15 @@ fn record(before: Option<&RecordContent>, after: Option<&RecordContent>) -> Mark
     html! {
         @match (before, after) {
             (None, Some(after)) => {
-                strong { "Record created" } ", " (dates(after))
+                strong { "Limits created" } ", " (dates(after))
                 (steps(&differences(&nothing(after), after), false))
             }
             (Some(before), None) => {
-                strong { "Record deleted" } ", " (dates(before))
+                strong { "Limits deleted" } ", " (dates(before))
                 (steps(&differences(&nothing(before), before), false))
             }
             (Some(before), Some(after)) => {
-                strong { "Record changed" }
+                strong { "Limits changed" }
                 (steps(&differences(before, after), true))
             }
             (None, None) => {}

@@ -390,19 +390,11 @@ fn row(
                 span { (text::number(denied.last_minute())) }
             }
             td.number data-label="Since" {
-                time title={ (text::time(denied.since)) " UTC" } { (since(now, denied.since)) }
+                time { (text::time(denied.since)) }
             }
             td.number data-label="Free again in" { (free(usage)) }
             td.actions { (actions(site, visitor, &denied.subject, usage.block.as_ref())) }
         }
-    }
-}
-
-/// Formats the time since when a subject is denied.
-fn since(now: Timestamp, since: Timestamp) -> String {
-    match text::date(since) == text::date(now) {
-        true => text::time(since).split_off("2026-11-21 ".len()),
-        false => text::time(since),
     }
 }
 
