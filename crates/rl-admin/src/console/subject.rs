@@ -3,7 +3,9 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
+use rl_core::time::Timestamp;
 use rl_core::{Realm, Subject};
+use rl_records::{Limits, RecordContent};
 
 use super::failure::Failure;
 use super::fields::Fields;
@@ -75,10 +77,27 @@ pub(super) fn fields(subject: &Subject) -> Markup {
     html! { @for (name, value) in named(subject) { input type="hidden" name=(name) value=(value); } }
 }
 
-/// Redirects to the page from which an action was started: the start page or that of the subject.
+/// Returns the kind and the id of a subject, as pages name it.
+pub(super) fn title(subject: &Subject) -> String {
+    match subject.realm() {
+        Realm::Global => "all requests together".to_owned(),
+        Realm::Unknown => "requests without an address".to_owned(),
+        realm => format!("{} {}", realm.as_str(), subject.id()),
+    }
+}
+
+/// Returns whether a subject can have records, and so be blocked.
+pub(super) fn can_be_blocked(subject: &Subject) -> bool {
+    let limits = Limits::UNLIMITED;
+    RecordContent::of_subject(subject, Timestamp::EPOCH, Timestamp::EPOCH, limits).is_ok()
+}
+
+/// Redirects to the page from which an action was started: the start page, the page of all blocks,
+/// or that of the subject.
 pub(super) fn done(site: &Site, form: &Fields, subject: &Subject, word: &str) -> Response {
     let to = match form.get("back") {
         "now" => site.link("", &[("done", word)]),
+        "blocks" => site.link("/blocks", &[("done", word)]),
         _ => link(site, "/subject", subject, &[("done", word)]),
     };
     Redirect::to(&to).into_response()
@@ -88,6 +107,7 @@ pub(super) fn done(site: &Site, form: &Fields, subject: &Subject, word: &str) ->
 pub(super) fn back(site: &Site, fields: &Fields, subject: &Subject) -> String {
     match fields.get("back") {
         "now" => site.path().to_owned(),
+        "blocks" => site.link("/blocks", &[]),
         _ => link(site, "/subject", subject, &[]),
     }
 }
