@@ -8,10 +8,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
-use rl_core::{Realm, Subject};
+use rl_core::Subject;
 use rl_records::{ChangeError, Expected};
 
-use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
@@ -44,7 +43,7 @@ pub(super) async fn form(
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
     let fields = Fields::of_query(request.uri()).with("end", "hour");
-    let subject = read_subject(&site, &visitor, &fields)?;
+    let subject = subject::read_with_records(&site, &visitor, &fields)?;
     Ok(form_page(&site, &visitor, &subject, &fields, &[]))
 }
 
@@ -55,7 +54,7 @@ pub(super) async fn block(
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
-    let subject = read_subject(&site, &visitor, &form)?;
+    let subject = subject::read_with_records(&site, &visitor, &form)?;
     let mut problems = Vec::new();
     if form.non_empty("reason").is_none() {
         problems.push(("reason", "Expected the reason for the block.".to_owned()));
@@ -101,29 +100,6 @@ pub(super) async fn unblock(
     let gone = gone.map_err(|error| visitor.change_failure(error))?;
     audit::record_changed(&visitor.actor, "unblocked", &gone);
     Ok(subject::done(&site, &form, &subject, "unblocked"))
-}
-
-/// Reads the subject to block, in the form in which the limiter counts it: people type addresses
-/// in any notation.
-fn read_subject(site: &Site, visitor: &Visitor, fields: &Fields) -> Result<Subject, Failure> {
-    let named = subject::read(fields)?;
-    let subject = match (named.realm(), named.id().as_text()) {
-        (Realm::Consumer, _) => {
-            check_consumer_id(fields.raw("id"))?;
-            return Ok(named);
-        }
-        (Realm::Ip | Realm::Custom(_), Some(id)) => {
-            crate::read::subject(&site.context, named.realm().clone(), id)
-                .map_err(|error| error.renamed("SUBJECT_ID", "id").renamed("REALM", "realm"))?
-        }
-        _ => named,
-    };
-    visitor.require(Role::CanSeeSubjectIds)?;
-    if subject::can_be_blocked(&subject) {
-        return Ok(subject);
-    }
-    let message = "This subject is counted by a hash of its id, so it can have no block.";
-    Err(Failure::new(StatusCode::BAD_REQUEST, "No such subject", message))
 }
 
 /// Reads the end of the block: a time in the future.

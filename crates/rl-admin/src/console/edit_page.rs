@@ -279,6 +279,7 @@ pub(super) fn label_of(field: &str) -> String {
         "api_name" => "API name",
         "api_version" => "API version",
         "bank_id" => "Bank",
+        "billing_day" => "Billing day",
         "blocks" => "Blocks",
         "grants" => "Grants",
         "name" => "Name",

@@ -429,7 +429,7 @@ fn actions(site: &Site, visitor: &Visitor, subject: &Subject, block: Option<&Rec
     }
     let hash = subject.redacted().to_string();
     let to = |page: &str| subject::link(site, page, subject, &[("back", "now")]);
-    let has_records = subject::can_be_blocked(subject)
+    let has_records = subject::can_have_records(subject)
         && note_on_unenforced_records(&site.context, subject).is_none();
     html! {
         @if block.is_none() && visitor.actor.has(Role::CanResetCallCounters) {
@@ -443,9 +443,7 @@ fn actions(site: &Site, visitor: &Visitor, subject: &Subject, block: Option<&Rec
         @if let Some(block) = block {
             (blocks::unblock_form(site, visitor, block, "now"))
         } @else if has_records && visitor.actor.has(Role::CanCreateRateLimits) {
-            @if *subject.realm() == Realm::Consumer {
-                a.button.quiet #{ "raise-" (hash) } href=(to("/raise")) { "Raise for an hour" }
-            }
+            a.button.quiet #{ "raise-" (hash) } href=(to("/raise")) { "Raise for an hour" }
             a.button.quiet #{ "block-" (hash) } href=(to("/block")) { "Block" }
         }
         a.button.quiet #{ "explain-" (hash) } href=(to("/explain")) { "Explain" }

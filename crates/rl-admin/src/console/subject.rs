@@ -7,9 +7,12 @@ use rl_core::time::Timestamp;
 use rl_core::{Realm, Subject};
 use rl_records::{Limits, RecordContent};
 
+use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::site::Site;
+use super::visitor::Visitor;
+use crate::access::Role;
 
 /// Reads the subject that the fields `realm`, `id` and `digest` name. Without a realm, it is a
 /// consumer.
@@ -46,6 +49,33 @@ pub(super) fn read(fields: &Fields) -> Result<Subject, Failure> {
         Ok(digest) if id.len() == 32 => Ok(Subject::digest(realm, digest.to_be_bytes())),
         _ => wrong("Expected a digest of 32 hexadecimal digits."),
     }
+}
+
+/// Reads a subject that can have records, in the form in which the limiter counts it: people type
+/// addresses in any notation.
+pub(super) fn read_with_records(
+    site: &Site,
+    visitor: &Visitor,
+    fields: &Fields,
+) -> Result<Subject, Failure> {
+    let named = read(fields)?;
+    let subject = match (named.realm(), named.id().as_text()) {
+        (Realm::Consumer, _) => {
+            check_consumer_id(fields.raw("id"))?;
+            return Ok(named);
+        }
+        (Realm::Ip | Realm::Custom(_), Some(id)) => {
+            crate::read::subject(&site.context, named.realm().clone(), id)
+                .map_err(|error| error.renamed("SUBJECT_ID", "id").renamed("REALM", "realm"))?
+        }
+        _ => named,
+    };
+    visitor.require(Role::CanSeeSubjectIds)?;
+    if can_have_records(&subject) {
+        return Ok(subject);
+    }
+    let message = "This subject is counted by a hash of its id, so it can have no limits of its own and no block.";
+    Err(Failure::new(StatusCode::BAD_REQUEST, "No such subject", message))
 }
 
 /// Returns the fields that name a subject.
@@ -86,8 +116,8 @@ pub(super) fn title(subject: &Subject) -> String {
     }
 }
 
-/// Returns whether a subject can have records, and so be blocked.
-pub(super) fn can_be_blocked(subject: &Subject) -> bool {
+/// Returns whether a subject can have records, and so be raised and blocked.
+pub(super) fn can_have_records(subject: &Subject) -> bool {
     let limits = Limits::UNLIMITED;
     RecordContent::of_subject(subject, Timestamp::EPOCH, Timestamp::EPOCH, limits).is_ok()
 }

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_records::{
-    Author, ChangeError, RecordContent, Subscription, SubscriptionContent, SubscriptionId,
-    SubscriptionPage, SubscriptionQuery, SubscriptionStatus, Tier,
+    Author, ChangeError, Subscription, SubscriptionContent, SubscriptionId, SubscriptionPage,
+    SubscriptionQuery, SubscriptionStatus, Tier,
 };
 
 use super::edit_page::{EditPage, Problems, Rejection};
@@ -125,6 +125,7 @@ fn table(
                 thead { tr {
                     th scope="col" { "Consumer" } th scope="col" { "Product" } th scope="col" { "Status" }
                     th scope="col" { "Since (UTC)" } th scope="col" { "Until (UTC)" }
+                    th scope="col" { "Billing day" }
                     th scope="col" { span.unseen { "Actions" } }
                 } }
                 tbody { @for subscription in subscriptions { (row(site, visitor, fields, subscription)) } }
@@ -134,7 +135,7 @@ fn table(
 }
 
 fn row(site: &Site, visitor: &Visitor, fields: &Fields, subscription: &Subscription) -> Markup {
-    let SubscriptionContent { consumer_id, tier, status, from_date, to_date } =
+    let SubscriptionContent { consumer_id, tier, status, from_date, to_date, billing_day } =
         &subscription.content;
     html! {
         tr data-state=(state(*status)) {
@@ -148,6 +149,7 @@ fn row(site: &Site, visitor: &Visitor, fields: &Fields, subscription: &Subscript
                     None => "no end",
                 }
             }
+            td.number data-label="Billing day" { (billing_day.unwrap_or(1)) }
             td.actions {
                 @if visitor.actor.has(Role::CanSetSubscriptionStatus) {
                     @for next in status.next() { (status_form(site, visitor, fields, subscription, *next)) }
@@ -338,6 +340,10 @@ fn read(form: &Fields) -> Result<SubscriptionContent, Problems> {
     if to.is_none() && form.non_empty("to_date").is_some() {
         problems.push(("to_date", expected()));
     }
+    let billing_day = form.non_empty("billing_day").map(str::parse).transpose();
+    if billing_day.is_err() {
+        problems.push(("billing_day", "Expected a day of every month: 1 to 28.".to_owned()));
+    }
     let status = SubscriptionStatus::from_name(form.get("status"));
     let Some(status) = status.filter(|status| FIRST.contains(status)) else {
         problems.push(("status", "Expected requested or active.".to_owned()));
@@ -347,6 +353,7 @@ fn read(form: &Fields) -> Result<SubscriptionContent, Problems> {
         Some(from) if problems.is_empty() => Ok(SubscriptionContent {
             status,
             to_date: to,
+            billing_day: billing_day.unwrap_or_default(),
             ..SubscriptionContent::new(form.get("consumer_id"), form.get("tier"), from)
         }),
         _ => Err(problems),
@@ -362,10 +369,7 @@ async fn preview(site: &Site, content: &SubscriptionContent) -> Result<Rejection
     let Some(tier) = site.context.records.tiers().read(&content.tier).await? else {
         return Ok(Rejection::invalid(vec![("tier", "Expected a tier that exists.".to_owned())]));
     };
-    let to = content.to_date.unwrap_or(super::blocks::NEVER);
-    let limits = tier.content.limits;
-    let granted = RecordContent::new(&content.consumer_id, content.from_date, to, limits);
-    records::preview(site, &granted, None).await
+    records::preview(site, &content.granting(&tier.content.limits), None).await
 }
 
 async fn form_page(
@@ -402,6 +406,8 @@ async fn form_page(
                 (page.time("to_date", "Until", "The end of this second. Empty: no end."))
             }
         }
+        (page.text("billing_day", "Billing day", "The day, 1 to 28, from which limits of the product per month on the clock \
+            count, such as 5000/month:clock. Empty: the first."))
     };
     Ok(page.respond(&content, &html! {}))
 }

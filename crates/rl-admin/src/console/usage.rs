@@ -180,14 +180,17 @@ pub(super) async fn show(
     }
     visitor.require(Role::CanSeeSubjectIds)?;
     let title = subject::title(&subject);
-    let may_block =
-        visitor.actor.has(Role::CanCreateRateLimits) && subject::can_be_blocked(&subject);
+    let may_limit =
+        visitor.actor.has(Role::CanCreateRateLimits) && subject::can_have_records(&subject);
     let main = html! {
         p.crumb { a href=(site.path()) { "Now" } }
         div.head {
             h1.id { (title) }
-            @if may_block {
-                a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
+            @if may_limit {
+                div.inline {
+                    a.button href=(subject::link(&site, "/raise", &subject, &[])) { "Raise for an hour" }
+                    a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
+                }
             }
         }
         (confirmation(query.get("done")))
