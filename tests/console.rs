@@ -1,6 +1,7 @@
 //! The console, driven by a browser and by hostile programs.
 
 mod applications;
+mod blocking;
 mod browser;
 mod day;
 mod hostile;
@@ -8,9 +9,11 @@ mod last_hour;
 mod many_consumers;
 mod now;
 mod pages;
+mod rules;
 mod server;
 mod sessions;
 mod sign_in;
+mod subscriptions;
 mod usage;
 
 use std::sync::Arc;
@@ -22,9 +25,10 @@ use rl_admin::console::{Console, ConsoleBuilder};
 use rl_admin::{Admin, AdminBuilder, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Header;
+use rl_core::rules::RulesFile;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{RateLimiter, Realm, RedisStore};
-use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
+use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records, RuleFollower};
 use rl_tests::web::{Answer, Fetch, GIVE_UP, Site};
 use rl_tests::{RedisServer, connected};
 use rl_tower::RateLimitLayer;
@@ -94,6 +98,23 @@ impl House {
         }
         let limiter = limiter.build().unwrap();
         Self::serve(records, limiter, |admin| admin.backend(backend).clock(clock), settings)
+    }
+
+    /// Creates a service with the rules of a file, and those of its database. They apply as long as
+    /// the second value lives.
+    async fn with_rules(rules: &str) -> (Self, impl Sized) {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits.yaml");
+        std::fs::write(&path, rules).unwrap();
+        let source = RecordSource::builder(&records).deadline(GIVE_UP).start();
+        let file = RulesFile::builder(&path).source("records", source).watch().unwrap();
+        let limiter = RateLimiter::builder().rules(&file).deadline(GIVE_UP).build().unwrap();
+        let tenant = Realm::custom("tenant").unwrap();
+        let of_admin = |admin: AdminBuilder| admin.rules_file(&file).realm(tenant);
+        let follower = RuleFollower::start(&records, &file);
+        let house = Self::serve(records, limiter, of_admin, ConsoleBuilder::without_tls);
+        (house, (folder, follower))
     }
 
     /// Serves a service on this limiter, and its console.

@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 44] = [
+const PAGES: [(&str, u16, u16); 48] = [
     ("", 200, 200),
     ("/", 200, 200),
     ("?text={APP}", 200, 200),
@@ -80,6 +80,10 @@ const PAGES: [(&str, u16, u16); 44] = [
     ("/tiers", 200, 200),
     ("/tier/new", 403, 403),
     ("/tier/edit?name={APP}-tier", 403, 403),
+    ("/subscriptions", 200, 200),
+    ("/subscriptions?consumer={APP}", 200, 404),
+    ("/subscription/new", 200, 200),
+    ("/subscription/new?consumer={APP}", 200, 403),
     ("/changes", 200, 200),
     ("/changes?consumer={APP}", 200, 404),
     ("/store", 200, 200),

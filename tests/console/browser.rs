@@ -328,6 +328,8 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         "/tiers".to_owned(),
         "/tier/new".to_owned(),
         "/tier/edit?name=gold".to_owned(),
+        "/subscriptions".to_owned(),
+        "/subscription/new?consumer=abc".to_owned(),
         "/changes".to_owned(),
         "/store".to_owned(),
         "/last-hour".to_owned(),
@@ -461,7 +463,7 @@ async fn a_record_without_limits_is_saved_only_after_confirmation() {
     browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
     browser.press("form.sheet .main").await;
     let question = browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
-    assert!(question.contains("this record has no limit"), "{question}");
+    assert!(question.contains("there is no limit in the form"), "{question}");
     assert!(question.contains("it replaces the tier free"), "{question}");
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.picture(&picture("unlimited-light.png"), 1200, false).await;

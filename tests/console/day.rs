@@ -87,7 +87,7 @@ async fn a_rule_is_planned_a_client_blocked_and_the_day_audited_by_three_people(
     browser.open(&house.site.url("/console/block?id=noisy")).await;
     browser.fill("#reason", "calls in a loop").await;
     browser.press("form.sheet .danger").await;
-    browser.until_text("main", |text| text.contains("The consumer is blocked")).await;
+    browser.until_text("main", |text| text.contains("The block was set")).await;
     browser.open(&house.site.url("/console/blocks")).await;
     browser.until_text("tbody", |text| text.contains("noisy")).await;
     look_at(&browser, "blocks").await;

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::{EDITORS, GIVE_UP, House, OWNER, VIEWER, field_of, token_of};
 
 /// The paths of forms that change something.
-const FORMS: [&str; 13] = [
+const FORMS: [&str; 15] = [
     "/console/reset",
     "/console/raise",
     "/console/block",
@@ -24,12 +24,14 @@ const FORMS: [&str; 13] = [
     "/console/tier/edit",
     "/console/tier/delete",
     "/console/consumer/tier",
+    "/console/subscription/new",
+    "/console/subscription/status",
     "/console/logout",
     "/console/nowhere",
 ];
 
 /// The paths of pages that show something.
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 21] = [
     "/console",
     "/console/now",
     "/console/rules",
@@ -45,6 +47,8 @@ const PAGES: [&str; 19] = [
     "/console/usage?id=abc",
     "/console/record/new",
     "/console/tiers",
+    "/console/subscriptions",
+    "/console/subscription/new",
     "/console/changes",
     "/console/store",
     "/console/last-hour",

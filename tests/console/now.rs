@@ -219,7 +219,8 @@ async fn a_denied_consumer_is_reset_raised_blocked_and_unblocked_from_the_page()
     }
     let query = AuditQuery { consumer: Some("abc".into()), ..AuditQuery::default() };
     let entries = house.records.audit_log().entries(&query).await.unwrap();
-    let given = AuditEvent::Reason { consumer: "abc".into(), reason: reason.into() };
+    let given =
+        AuditEvent::Reason { realm: "consumer".into(), id: "abc".into(), reason: reason.into() };
     assert_eq!((&entries[0].event, &*entries[0].by), (&given, "olivia"));
 
     let done = owner.post("/console/unblock", &[id]).await;
@@ -449,12 +450,12 @@ async fn the_page_is_live_in_a_browser_and_can_be_paused() {
     browser.press("#pause").await;
     browser.until_text("#pulse", |text| text == "Paused.").await;
     browser.press(".actions a[href*='/block']").await;
-    browser.until_text("h1", |text| text == "Block this consumer").await;
+    browser.until_text("h1", |text| text.starts_with("Block consumer ")).await;
     browser.picture(&picture("block-light.png"), 1200, false).await;
     assert_eq!(barriers(&browser, 1200, false).await, [""; 0]);
     browser.fill("#reason", "Repeats every call five times").await;
     browser.press("form.sheet .danger").await;
-    browser.until_text(".done", |text| text.contains("blocked")).await;
+    browser.until_text(".done", |text| text.contains("block was set")).await;
     browser.press("tbody th a").await;
     browser.until_text(".banner", |text| text.contains("Repeats every call")).await;
     browser.picture(&picture("blocked-light.png"), 1200, false).await;

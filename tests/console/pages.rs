@@ -195,9 +195,9 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .unwrap();
     #[rustfmt::skip]
     let table = [
-        ("2026-02-01T12:30:00", "One record was active then",  "10/second, 100/minute", "One record is active then, and decides alone"),
-        ("2026-02-01T13:30",    "2 records are active then",   "15/second, 100/minute, 1000/hour", "2 records are active then"),
-        ("2026-02-01T16:00:00", "tier",                        "7/second", "the limits of the tier <strong>gold</strong> apply"),
+        ("2026-02-01T12:30:00", "Own limits applied then",   "10/second, 100/minute", "Own limits apply then, and no others"),
+        ("2026-02-01T13:30",    "2 own limits apply then",   "15/second, 100/minute, 1000/hour", "2 own limits apply then"),
+        ("2026-02-01T16:00:00", "tier",                        "7/second", "those of the tier <strong>gold</strong> do"),
         ("2026-02-01T17:30:00", "blocked",                     "no call is allowed", "<strong>Blocked.</strong>"),
     ];
     for (at, case, sum, reason) in table {
@@ -309,7 +309,8 @@ async fn consumers_are_listed_with_their_use_and_filtered_by_state_and_tier() {
     }
     house.record("barred", -1, 10).await;
     let later = SystemClock.now().plus_micros(HOUR);
-    house.records.block("barred", later, Expected::Any, "otto").await.unwrap();
+    let barred = Subject::consumer("barred");
+    house.records.block(&barred, None, later, Expected::Any, "otto").await.unwrap();
     let gold = [("name", "gold"), ("limits", "4/hour")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let member = [("id", "member"), ("tier", "gold"), ("revision", "0")];
@@ -426,7 +427,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     assert_eq!(all.status, 200);
     let rows: Vec<&str> = all.body.split("<tr>").skip(2).collect();
     let entries = [
-        &["Record created", ">abc</a>", "olivia"][..],
+        &["Limits created", ">abc</a>", "olivia"][..],
         &[
             "Refused",
             "CanSetCallLimits",
@@ -450,7 +451,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     for page in ["/console/changes?consumer=abc", "/console/consumer?id=abc"] {
         let own = viewer.get(page).await.body;
         let changes = own.split("changes\"").last().unwrap();
-        for word in ["Record created", "Refused", "All counters reset", "Put into the tier"] {
+        for word in ["Limits created", "Refused", "All counters reset", "Put into the tier"] {
             assert!(changes.contains(word), "{page}: {word}");
         }
         assert!(!changes.contains("192.0.2.7") && !changes.contains("Tier created"), "{page}");
@@ -472,7 +473,7 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     let page = viewer.get("/console/consumer?id=abc").await;
     assert_eq!(page.status, 200);
     assert!(page.body.contains("The counters are unavailable"), "{}", page.body);
-    assert!(page.body.contains("One record is active now"), "the records are still shown");
+    assert!(page.body.contains("Own limits apply now"), "the limits are still shown");
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ async fn an_explanation_distinguishes_a_block_from_a_limit() {
         let explained = explain(&bank, 1).await;
         assert_eq!(
             (&explained["source"], &explained["reason"]),
-            (&json!("block"), &json!("the consumer is blocked"))
+            (&json!("block"), &json!("the subject is blocked"))
         );
 
         let address = bank.get("/management/subjects/ip/192.0.2.7/explain").await;

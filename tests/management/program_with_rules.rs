@@ -65,7 +65,7 @@ async fn a_denied_consumer_is_shown_explained_and_reset_in_a_program_with_rules(
     let page = client.get(format!("{place}/console/consumer?id=abc123")).header("cookie", cookie);
     let page = page.fetch().await;
     assert!(page.body.contains("3 of 3") && page.body.contains("used up"), "{}", page.body);
-    for wrong in ["unavailable", "rejected with 503", "without limits", "enforces the records"] {
+    for wrong in ["unavailable", "rejected with 503", "without limits", "enforces the own limits"] {
         assert!(!page.body.contains(wrong), "{wrong}: {}", page.body);
     }
 

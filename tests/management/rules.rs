@@ -677,8 +677,7 @@ async fn records_and_blocks_that_no_rule_enforces_have_a_warning() {
         let store = managed.page("/console/store").await;
         assert_eq!(store.contains("Calls beyond the limits are denied."), is_active, "{store}");
 
-        let note =
-            "No rule enforces the records of this consumer, so they limit and block nothing.";
+        let note = "No rule enforces the own limits and the blocks of this subject, so they have no effect.";
         let limits = Some(record([-1, 3, -1, -1, -1, -1]));
         let path = "/management/consumers/abc/consumer/call-limits";
         let set = managed.manage(Method::PUT, path, limits).await;

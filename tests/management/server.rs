@@ -480,7 +480,7 @@ async fn a_server_without_redis_has_no_counters() {
     let explained = get("/management/consumers/abc/explain").await;
     assert_eq!(
         (&explained["allowed"], &explained["reason"]),
-        (&json!(false), &json!("the consumer is blocked"))
+        (&json!(false), &json!("the subject is blocked"))
     );
     let limit = &only_rule(&explained)["limits"][0];
     assert_eq!((&limit["max"], &limit["used"]), (&json!(0), &Value::Null), "{limit}");

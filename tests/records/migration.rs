@@ -131,6 +131,7 @@ async fn check_upgraded(database: &Database) {
     let member = records.tiers().member(&Subject::consumer("member")).await.unwrap().unwrap();
     assert_eq!((&*member.tier, member.revision), ("gold", 3));
     let subscriptions = records.subscriptions().list(&SubscriptionQuery::default()).await.unwrap();
+    let subscriptions = subscriptions.subscriptions;
     assert_eq!(subscriptions[0].content.status, SubscriptionStatus::Active);
     assert_eq!(subscriptions[0].record_id, Some(at(5)));
 

@@ -159,7 +159,9 @@ async fn a_record_under_a_rule_is_added_to_the_others_under_this_rule_only() {
         let found = login_source.policy(&Subject::consumer("abc")).await.unwrap();
         assert!(found.unwrap().block().is_some());
         assert_eq!(text_of(&source, &Subject::consumer("abc")).await, "hour=3/hour");
-        assert!(records.block_of("abc").await.unwrap().is_none());
+        let blocks = records.blocks_of(&Subject::consumer("abc")).await.unwrap();
+        let under: Vec<_> = blocks.iter().map(|block| block.content.rule.as_deref()).collect();
+        assert_eq!(under, [Some("login")]);
         let active = records.active_limits("abc", NOON).await.unwrap();
         assert_eq!(active.limits().to_string(), "3/hour");
     })

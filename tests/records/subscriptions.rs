@@ -374,19 +374,31 @@ async fn subscriptions_are_listed_in_pages_and_their_changes_are_in_the_history(
             (SubscriptionQuery { status: Some(Active), ..all.clone() }, 1),
             (SubscriptionQuery { consumer: Some("\0".into()), ..all.clone() }, 0),
         ] {
-            let mut found = Vec::new();
+            let mut pages = Vec::new();
+            let mut after = None;
             loop {
-                let after = found.last().map(|last: &Subscription| last.id);
                 let query = SubscriptionQuery { after, limit: 2, ..query.clone() };
-                let page = records.subscriptions().list(&query).await.unwrap();
-                let is_last = page.len() < 2;
-                found.extend(page);
-                if is_last {
+                pages.push(records.subscriptions().list(&query).await.unwrap());
+                after = pages.last().and_then(|page| page.next);
+                if after.is_none() {
                     break;
                 }
             }
+            let found: Vec<_> = pages.iter().flat_map(|page| &page.subscriptions).collect();
             assert_eq!(found.len(), count, "{query:?}");
+            assert_eq!(pages.len(), count.div_ceil(2).max(1), "no page is empty");
             assert!(found.is_sorted_by_key(|one| one.id.to_string()));
+            // The same pages in the other direction.
+            assert_eq!(pages[0].previous, None);
+            for (page, following) in pages.iter().zip(&pages[1..]) {
+                let before = following.previous;
+                let query = SubscriptionQuery { before, limit: 2, ..query.clone() };
+                let back = records.subscriptions().list(&query).await.unwrap();
+                assert_eq!(
+                    (&back.subscriptions, back.previous),
+                    (&page.subscriptions, page.previous)
+                );
+            }
         }
         let item = Some(active.id.to_string());
         let query = HistoryQuery { owner: Some("abc".into()), item, ..HistoryQuery::default() };

@@ -371,7 +371,7 @@ pub(crate) fn note_on_unenforced_records(context: &Context, subject: &Subject) -
     let rules = rules_with_source(context, subject)?;
     let is_enforced = rules.iter().any(|rule| !rule.is_shadow);
     (!is_enforced).then(|| {
-        "No rule enforces the records of this consumer, so they limit and block nothing.".to_owned()
+        "No rule enforces the own limits and the blocks of this subject, so they have no effect.".to_owned()
     })
 }
 

@@ -97,10 +97,12 @@ pub enum AuditEvent {
         /// The name of the limit; `None` if all were reset.
         limit: Option<String>,
     },
-    /// An actor gave a reason for a change of a consumer, such as a block.
+    /// An actor gave a reason for a change of a record, such as a block.
     Reason {
-        /// The consumer.
-        consumer: String,
+        /// The realm of the subject of the record.
+        realm: String,
+        /// The id of the subject.
+        id: String,
         /// The reason.
         reason: String,
     },

@@ -132,7 +132,7 @@ pub use call_limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use database::{
     AuditLog, ConsoleSession, ConsoleSessions, ConsumerPage, ConsumerQuery, ConsumerSummary,
     RecordCursor, RecordPage, RecordQuery, Records, RecordsOptions, Resources, StoredRules,
-    SubscriptionQuery, Subscriptions, Tiers, UsageHistory,
+    SubscriptionPage, SubscriptionQuery, Subscriptions, Tiers, UsageHistory,
 };
 pub use day::{Day, InvalidDay};
 pub use error::{ChangeError, DatabaseError, InvalidField};

@@ -95,6 +95,26 @@ impl RecordContent {
         }
     }
 
+    /// Creates the content of a record of any subject, without a rule, an API name, a version or a
+    /// bank.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the subject can have no records: a key that is not counted by its keyed
+    /// hash, and any other subject without a textual id of 1 to 250 bytes.
+    pub fn of_subject(
+        subject: &Subject,
+        from: Timestamp,
+        to: Timestamp,
+        limits: impl Into<Limits>,
+    ) -> Result<Self, InvalidField> {
+        let Some(id) = record_id(subject) else {
+            let expected = "an id of 1 to 250 bytes of text, or the keyed hash of a key";
+            return Err(InvalidField::new("subject", subject.id(), expected));
+        };
+        Ok(Self { realm: subject.realm().clone(), ..Self::new(&id, from, to, limits) })
+    }
+
     /// Creates the content of a record that blocks the consumer.
     #[must_use]
     pub fn block(consumer_id: &str, from: Timestamp, to: Timestamp) -> Self {

@@ -137,7 +137,8 @@ impl SubscriptionContent {
     }
 
     /// Returns the record with which the subscription grants the limits of its tier.
-    pub(crate) fn granting(&self, limits: &Limits) -> RecordContent {
+    #[must_use]
+    pub fn granting(&self, limits: &Limits) -> RecordContent {
         let to = self.to_date.unwrap_or(LAST_DATE);
         let limits = limits.billed_on(self.billing_day);
         RecordContent::new(&self.consumer_id, self.from_date, to, limits)

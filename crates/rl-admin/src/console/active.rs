@@ -1,4 +1,6 @@
-//! The limits of a consumer at a selected time, and what each record contributes to them.
+//! The limits of a consumer at a selected time, and where they come from.
+
+use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
@@ -9,13 +11,14 @@ use super::text;
 use super::visitor::Visitor;
 use crate::access::Role;
 
-/// Renders the form for a time, and the limits at that time.
+/// Renders the form for a time, and the limits at that time: those under every rule, and those
+/// under each rule that has limits of its own.
 pub(super) fn section(
     site: &Site,
     visitor: &Visitor,
     consumer: &str,
     at: SelectedTime,
-    limits: &ActiveLimits,
+    limits: &BTreeMap<Option<String>, ActiveLimits>,
 ) -> Markup {
     html! {
         section aria-labelledby="holds" {
@@ -38,24 +41,39 @@ pub(super) fn section(
                     "This is no time. Expected one such as 2026-11-21T14:00. The current limits are shown."
                 }
             }
-            p { (reason(limits, at)) }
-            div.scroll tabindex="0" role="region" aria-label="Limits and where they come from" {
-                table.sums {
-                    thead { tr {
-                        th scope="col" { "From" }
-                        th scope="col" { "Limits" }
-                    } }
-                    @if !limits.contributions().is_empty() {
-                        tbody { @for record in limits.contributions() { (row(site, visitor, record)) } }
-                    }
-                    tfoot { tr {
-                        th scope="row" { "Sum" }
-                        td {
-                            @if limits.is_blocked() { "no call is allowed" }
-                            @else { (text::limits(limits.limits())) }
-                        }
-                    } }
+            @for (rule, of_rule) in limits {
+                @let label = match rule {
+                    Some(rule) => format!("Under the rule {rule}"),
+                    None if limits.len() > 1 => "Under the other rules".to_owned(),
+                    None => "Under every rule".to_owned(),
+                };
+                @if limits.len() > 1 { h3 { (label) } }
+                p { (reason(of_rule, at)) }
+                (table(site, visitor, &label, of_rule))
+            }
+        }
+    }
+}
+
+/// Renders what the limits under a rule consist of, and their sum.
+fn table(site: &Site, visitor: &Visitor, label: &str, limits: &ActiveLimits) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label={ "Limits and where they come from: " (label) } {
+            table.sums {
+                thead { tr {
+                    th scope="col" { "From" }
+                    th scope="col" { "Limits" }
+                } }
+                @if !limits.contributions().is_empty() {
+                    tbody { @for record in limits.contributions() { (row(site, visitor, record)) } }
                 }
+                tfoot { tr {
+                    th scope="row" { "Sum" }
+                    td {
+                        @if limits.is_blocked() { "no call is allowed" }
+                        @else { (text::limits(limits.limits())) }
+                    }
+                } }
             }
         }
     }
@@ -86,16 +104,15 @@ fn reason(limits: &ActiveLimits, at: SelectedTime) -> Markup {
     let be = |now: &'static str, then: &'static str| if at.is_now { now } else { then };
     html! {
         @if limits.is_blocked() {
-            strong { "Blocked." } " One of the records blocks this consumer: no call is allowed, whatever \
-            the others contain."
+            strong { "Blocked." } " No call is allowed, whatever the other limits are."
         } @else if let Some(tier) = limits.tier() {
-            "No record is active " (be("now", "then")) ": the limits of the tier " strong { (tier) } " apply."
+            "No own limits apply " (be("now", "then")) ": those of the tier " strong { (tier) } " do."
         } @else if limits.is_default() {
-            "No record is active " (be("now", "then")) ", and there is no tier: the configured defaults apply."
+            "No own limits apply " (be("now", "then")) ", and there is no tier: the configured defaults do."
         } @else if count == 1 {
-            "One record is active " (be("now", "then")) ", and decides alone."
+            "Own limits apply " (be("now", "then")) ", and no others."
         } @else {
-            (count) " records are active " (be("now", "then")) ". Their limits are added up. A record without a limit adds nothing."
+            (count) " own limits apply " (be("now", "then")) ". They are added up. A line without a limit adds nothing."
         }
         @if granting > 0 && !limits.is_blocked() { " A grant adds to each limit of its kind." }
     }
@@ -111,7 +128,7 @@ fn row(site: &Site, visitor: &Visitor, record: &Contribution) -> Markup {
         tr {
             th scope="row" {
                 a href=(to) {
-                    (text::minute(record.from_date)) " to " (text::minute(record.to_date))
+                    (text::time(record.from_date)) " to " (text::time(record.to_date))
                 }
                 @if record.blocks { " " span.state { "blocks" } }
                 @if record.grants { " " span.state { "grants more" } }

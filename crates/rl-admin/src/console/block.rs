@@ -1,4 +1,4 @@
-//! The page of all blocks, the page that blocks a consumer, and the button that lifts a block.
+//! The page that blocks a subject, and the button that lifts its blocks.
 
 use std::sync::Arc;
 
@@ -6,32 +6,23 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use futures::future::join_all;
 use maud::{Markup, html};
-use rl_core::Realm;
 use rl_core::time::Timestamp;
-use rl_records::{AuditEvent, AuditQuery, Expected, Record};
+use rl_core::Subject;
+use rl_records::{ChangeError, Expected};
 
-use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{subject, text};
+use super::{blocks, subject, text};
 use crate::access::Role;
 use crate::audit;
+use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
 
 /// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
-
-/// The end of a block without an end: the last second of the year 9999. A block that ends within
-/// this year counts as having no end.
-const NEVER: Timestamp = Timestamp::from_secs(253_402_300_799);
-const YEAR_9999: Timestamp = Timestamp::from_secs(253_370_764_800);
-
-/// The number of blocks on the page of all blocks.
-const SHOWN: u32 = 200;
 
 /// The ends that a form offers. `until` is the time in the field beside it.
 const ENDS: [(&str, &str); 4] = [
@@ -41,6 +32,9 @@ const ENDS: [(&str, &str); 4] = [
     ("never", "For ever"),
 ];
 
+/// A field, and the problem with its content.
+type Problem = (&'static str, String);
+
 /// Shows the form.
 pub(super) async fn form(
     State(site): State<Arc<Site>>,
@@ -49,88 +43,116 @@ pub(super) async fn form(
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
     let fields = Fields::of_query(request.uri()).with("end", "hour");
-    check_consumer_id(fields.raw("id"))?;
-    Ok(form_page(&site, &visitor, &fields, &[]))
+    let subject = subject::read_with_records(&site, &visitor, &fields)?;
+    Ok(form_page(&site, &visitor, &subject, &fields, &[]))
 }
 
-/// Blocks a consumer, and writes the reason to the history.
+/// Blocks a subject, and writes the reason to the history.
 pub(super) async fn block(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
-    let id = check_consumer_id(form.raw("id"))?;
-    let records = &site.context.records;
+    let subject = subject::read_with_records(&site, &visitor, &form)?;
     let mut problems = Vec::new();
     if form.non_empty("reason").is_none() {
-        problems.push(("reason", "Expected the reason for the block."));
+        problems.push(("reason", "Expected the reason for the block.".to_owned()));
     }
-    let now = site.context.now();
-    let until = match form.get("end") {
-        "hour" => Some(now.plus_micros(HOUR)),
-        "day" => Some(now.plus_micros(24 * HOUR)),
-        "never" => Some(NEVER),
-        _ => text::parse_time(form.get("until")).filter(|until| *until > now),
-    };
+    let rule = form.non_empty("rule");
+    if let (Some(rule), Some(known)) = (rule, known_rules(&site, &subject))
+        && !known.iter().any(|name| name == rule)
+    {
+        let problem = "Expected a rule that takes the limits of this subject from the database.";
+        problems.push(("rule", problem.to_owned()));
+    }
+    let until = read_end(&form, site.context.now());
     if until.is_none() {
-        problems.push(("until", "Expected a time in the future, such as 2026-11-21 14:00."));
+        problems.push(("until", "Expected a time in the future.".to_owned()));
     }
     let (Some(until), []) = (until, &problems[..]) else {
-        return Ok(form_page(&site, &visitor, &form, &problems));
+        return Ok(form_page(&site, &visitor, &subject, &form, &problems));
     };
-    let author = visitor.actor.author();
-    let block = records.block(id, until, Expected::Any, author).await;
-    let block = block.map_err(|error| visitor.change_failure(error))?;
-    records.audit_log().note_reason(id, form.get("reason"), visitor.actor.name()).await?;
+    let (records, author) = (&site.context.records, visitor.actor.author());
+    let block = match records.block(&subject, rule, until, Expected::Any, author).await {
+        Ok(block) => block,
+        Err(ChangeError::Invalid(invalid)) if invalid.field() == "rule" => {
+            let problem = ("rule", format!("Expected {}.", invalid.expected()));
+            return Ok(form_page(&site, &visitor, &subject, &form, &[problem]));
+        }
+        Err(error) => return Err(visitor.change_failure(error)),
+    };
+    records.audit_log().note_reason(&block, form.get("reason"), visitor.actor.name()).await?;
     audit::record_changed(&visitor.actor, "blocked", &block);
-    Ok(subject::done(&site, &form, &rl_core::Subject::consumer(id), "blocked"))
+    Ok(subject::done(&site, &form, &subject, "blocked"))
 }
 
-/// Lifts all blocks of a consumer.
+/// Lifts the blocks of a subject under one rule, or those that apply under every rule.
 pub(super) async fn unblock(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanDeleteRateLimits)?;
-    let id = check_consumer_id(form.raw("id"))?;
-    let gone = site.context.records.unblock(id, Expected::Any, visitor.actor.author()).await;
+    let subject = subject::read(&form)?;
+    let (rule, author) = (form.non_empty("rule"), visitor.actor.author());
+    let gone = site.context.records.unblock(&subject, rule, Expected::Any, author).await;
     let gone = gone.map_err(|error| visitor.change_failure(error))?;
     audit::record_changed(&visitor.actor, "unblocked", &gone);
-    Ok(subject::done(&site, &form, &rl_core::Subject::consumer(id), "unblocked"))
+    Ok(subject::done(&site, &form, &subject, "unblocked"))
+}
+
+/// Reads the end of the block: a time in the future.
+fn read_end(form: &Fields, now: Timestamp) -> Option<Timestamp> {
+    match form.get("end") {
+        "hour" => Some(now.plus_micros(HOUR)),
+        "day" => Some(now.plus_micros(24 * HOUR)),
+        "never" => Some(blocks::NEVER),
+        _ => text::parse_time(form.get("until")).filter(|until| *until > now),
+    }
+}
+
+/// Returns the names of the rules under which the subject can be blocked. Returns `None` if only
+/// the services know their rules.
+fn known_rules(site: &Site, subject: &Subject) -> Option<Vec<String>> {
+    match rules_with_source(&site.context, subject) {
+        Some(rules) => Some(rules.into_iter().map(|rule| rule.name).collect()),
+        None if site.context.is_stand_alone => None,
+        None => Some(Vec::new()),
+    }
 }
 
 fn form_page(
     site: &Site,
     visitor: &Visitor,
+    subject: &Subject,
     fields: &Fields,
-    problems: &[(&str, &str)],
+    problems: &[Problem],
 ) -> Response {
-    let subject = rl_core::Subject::consumer(fields.raw("id"));
-    let problem = |name: &str| problems.iter().find(|(field, _)| *field == name);
-    let described = |name: &str| problem(name).map(|_| format!("{name}-problem"));
+    let title = subject::title(subject);
     let main = html! {
-        p.crumb { a href=(site.path()) { "Now" } " / " a.id href=(site.consumer_link(fields.raw("id"))) { (fields.raw("id")) } }
-        h1 { "Block this consumer" }
+        p.crumb {
+            a href=(site.path()) { "Now" } " / "
+            a.id href=(subject::link(site, "/subject", subject, &[])) { (title) }
+        }
+        h1 { "Block " span.id { (title) } }
         @if !problems.is_empty() {
             div.problems role="alert" tabindex="-1" {
                 h2 { "Nothing was changed" }
                 ul { @for (field, problem) in problems { li { a href={ "#" (field) } { (problem) } } } }
             }
         }
+        @if let Some(note) = note_on_unenforced_records(&site.context, subject) { p.problem { (note) } }
         form.sheet method="post" action=(site.link("/block", &[])) {
             (form_token(visitor))
-            input type="hidden" name="id" value=(fields.raw("id"));
+            (subject::fields(subject))
             input type="hidden" name="back" value=(fields.get("back"));
-            p { "Until the end of the block, every call is denied, whatever the limits of the consumer are." }
-            div.field {
-                label for="reason" { "Reason" }
+            p { "Until the end of the block, every call of this subject is denied, whatever its limits are." }
+            (field("reason", "Reason", problems, |described, is_wrong| html! {
                 input #reason name="reason" value=(fields.raw("reason")) maxlength="500" required
-                    autocomplete="off" aria-invalid=[problem("reason").map(|_| "true")]
-                    aria-describedby=[described("reason")];
-                @if let Some((_, problem)) = problem("reason") { p.problem #reason-problem { (problem) } }
-            }
+                    autocomplete="off" aria-invalid=[is_wrong] aria-describedby=[described];
+            }))
+            (rule_field(fields, known_rules(site, subject), problems))
             fieldset {
                 legend { "How long" }
                 @for (value, label) in ENDS {
@@ -139,125 +161,60 @@ fn form_page(
                         label for={ "end-" (value) } { (label) }
                     }
                 }
-                div.field {
-                    label for="until" { "Until (UTC)" }
-                    input #until name="until" value=(fields.raw("until")) placeholder="2026-11-21 14:00"
-                        autocomplete="off" aria-invalid=[problem("until").map(|_| "true")]
-                        aria-describedby=[described("until")];
-                    @if let Some((_, problem)) = problem("until") { p.problem #until-problem { (problem) } }
-                }
+                (field("until", "Until (UTC)", problems, |described, is_wrong| html! {
+                    input #until type="datetime-local" step="1" name="until" value=(fields.raw("until"))
+                        autocomplete="off" aria-invalid=[is_wrong] aria-describedby=[described];
+                }))
             }
             div.buttons {
                 button.danger type="submit" { "Block" }
-                a.button href=(subject::back(site, fields, &subject)) { "Cancel" }
+                a.button href=(subject::back(site, fields, subject)) { "Cancel" }
             }
         }
     };
     let status =
         if problems.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    (status, page(site, Some(visitor), "Block a consumer", Tab::Consumers, main)).into_response()
+    (status, page(site, Some(visitor), "Block a subject", Tab::Blocks, main)).into_response()
 }
 
-/// Shows the active blocks, those that end first at the top.
-pub(super) async fn list(
-    State(site): State<Arc<Site>>,
-    Extension(visitor): Extension<Visitor>,
-) -> Result<Markup, Failure> {
-    let blocks = site.context.records.active_blocks(SHOWN).await?;
-    let reasons = join_all(blocks.iter().map(|block| reason(&site, block))).await;
-    let reasons = reasons.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let main = html! {
-        h1 { "Blocks" }
-        @if blocks.is_empty() {
-            p.empty.quiet-now { "Nothing is blocked." }
-        } @else {
-            table.list {
-                thead { tr {
-                    th scope="col" { "Subject" } th scope="col" { "End" } th scope="col" { "Reason" }
-                    th scope="col" { "By" } th scope="col" { span.unseen { "Actions" } }
-                } }
-                tbody { @for (block, reason) in blocks.iter().zip(&reasons) {
-                    @let (id, subject) = (&block.content.subject_id, block.content.subject());
-                    @let is_of_consumer = *subject.realm() == Realm::Consumer;
-                    tr {
-                        th scope="row" {
-                            @if !is_of_consumer { (subject.realm().as_str()) " " }
-                            @if let Some(rule) = &block.content.rule { "under " (rule) " " }
-                            a.id.whole href=(subject::link(&site, "/subject", &subject, &[])) title=(id) { (id) }
-                        }
-                        td data-label="End" { (end(block)) }
-                        td data-label="Reason" { (reason.as_deref().unwrap_or("–")) }
-                        td data-label="By" { (block.updated_by) ", " time { (text::time(block.updated_at)) } }
-                        td.number {
-                            // The button lifts the blocks of a consumer under every rule.
-                            @if is_of_consumer
-                                && block.content.rule.is_none()
-                                && visitor.actor.has(Role::CanDeleteRateLimits)
-                            {
-                                (unblock_form(&site, &visitor, id))
-                            }
-                        }
-                    }
-                } }
+/// Renders the field for a rule: a list of the known ones, or a text if only the services know
+/// them. Without rules, there is no field.
+fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[Problem]) -> Markup {
+    let picked = fields.get("rule");
+    match known {
+        Some(names) if names.is_empty() => html! {},
+        Some(names) => field("rule", "Rule", problems, |described, is_wrong| {
+            html! {
+                select #rule name="rule" aria-invalid=[is_wrong] aria-describedby=[described] {
+                    option value="" { "Every rule" }
+                    @for name in &names { option value=(name) selected[name == picked] { (name) } }
+                }
             }
-            @if blocks.len() == SHOWN as usize {
-                p.hint { "The " (SHOWN) " blocks that end first." }
+        }),
+        None => field("rule", "Rule (empty: every rule)", problems, |described, is_wrong| {
+            html! {
+                input #rule name="rule" value=(picked) maxlength="64" autocapitalize="off"
+                    spellcheck="false" aria-invalid=[is_wrong] aria-describedby=[described];
             }
-        }
-    };
-    Ok(page(&site, Some(&visitor), "Blocks", Tab::Blocks, main))
+        }),
+    }
 }
 
-/// Renders the banner of a blocked consumer, or nothing.
-pub(super) async fn banner(
-    site: &Site,
-    visitor: &Visitor,
-    consumer: &str,
-) -> Result<Markup, Failure> {
-    let records = &site.context.records;
-    let Some(block) = records.block_of(consumer).await? else { return Ok(html! {}) };
-    let reason = reason(site, &block).await?;
-    Ok(html! {
-        div.banner {
-            div {
-                p { strong { "Blocked " (end(&block)) "." } " Every call is denied." }
-                @if let Some(reason) = reason { p { "Reason: " (reason) } }
-                p.hint { "By " (block.updated_by) " at " (text::time(block.updated_at)) " UTC." }
-            }
-            @if visitor.actor.has(Role::CanDeleteRateLimits) { (unblock_form(site, visitor, consumer)) }
-        }
-    })
-}
-
-/// Renders the button that lifts the block of a consumer.
-fn unblock_form(site: &Site, visitor: &Visitor, consumer: &str) -> Markup {
+/// Renders a field around its input, with the problem below it. The input gets the id of the
+/// problem, and whether there is one.
+fn field(
+    name: &str,
+    label: &str,
+    problems: &[Problem],
+    input: impl FnOnce(Option<String>, Option<&'static str>) -> Markup,
+) -> Markup {
+    let problem = problems.iter().find(|(field, _)| *field == name);
+    let id = format!("{name}-problem");
     html! {
-        form method="post" action=(site.link("/unblock", &[])) {
-            (form_token(visitor))
-            input type="hidden" name="id" value=(consumer);
-            button type="submit" { "Unblock" }
+        div.field {
+            label for=(name) { (label) }
+            (input(problem.map(|_| id.clone()), problem.map(|_| "true")))
+            @if let Some((_, problem)) = problem { p.problem #(id) { (problem) } }
         }
     }
-}
-
-/// Formats the end of a block.
-fn end(block: &Record) -> String {
-    let end = block.content.to_date;
-    if end >= YEAR_9999 { "for ever".to_owned() } else { format!("until {} UTC", text::time(end)) }
-}
-
-/// Returns the last reason that was given since the block was created.
-async fn reason(site: &Site, block: &Record) -> Result<Option<String>, Failure> {
-    // Reasons are given for blocks of consumers only.
-    if block.content.realm != Realm::Consumer {
-        return Ok(None);
-    }
-    let consumer = Some(block.content.subject_id.clone());
-    let query = AuditQuery { consumer, limit: 50, ..AuditQuery::default() };
-    let entries = site.context.records.audit_log().entries(&query).await?.into_iter();
-    let since = entries.take_while(|entry| entry.at >= block.created_at);
-    Ok(since.into_iter().find_map(|entry| match entry.event {
-        AuditEvent::Reason { reason, .. } => Some(reason),
-        _ => None,
-    }))
 }

@@ -10,8 +10,9 @@ use super::failure::Failure;
 use super::session::Sessions;
 use super::site::Site;
 use super::{
-    assets, block, changes, consumer, consumers, daily, explain, guard, last_hour, login, months,
-    now, raise, records, resources, rule_form, rules, sign_in, store, templates, tiers, usage,
+    assets, block, blocks, changes, consumer, consumers, daily, explain, guard, last_hour, login,
+    months, now, raise, records, resources, rule_form, rules, sign_in, store, subscriptions,
+    templates, tiers, usage,
 };
 use crate::admin::Admin;
 use crate::oidc::{Oidc, Provider};
@@ -61,7 +62,7 @@ impl Console {
             .route(&path("/rule/shadow"), post(rule_form::set_shadow))
             .route(&path("/rule/delete"), post(rule_form::delete))
             .route(&path("/resources"), get(resources::list))
-            .route(&path("/blocks"), get(block::list))
+            .route(&path("/blocks"), get(blocks::list))
             .route(&path("/login"), get(login::form).post(login::log_in))
             .route(&path("/login/oidc"), get(sign_in::begin))
             .route(&path("/login/oidc/return"), get(sign_in::finish))
@@ -78,6 +79,9 @@ impl Console {
             .route(&path("/tier/new"), get(tiers::new).post(tiers::create))
             .route(&path("/tier/edit"), get(tiers::edit).post(tiers::update))
             .route(&path("/tier/delete"), post(tiers::delete))
+            .route(&path("/subscriptions"), get(subscriptions::list))
+            .route(&path("/subscription/new"), get(subscriptions::new).post(subscriptions::create))
+            .route(&path("/subscription/status"), post(subscriptions::set_status))
             .route(&path("/consumer/tier"), post(tiers::set_member))
             .route(&path("/changes"), get(changes::list))
             .route(&path("/store"), get(store::show))

@@ -104,11 +104,10 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             subject(content.realm.as_str(), &content.subject_id)
         }
         AuditEvent::Subscription { consumer: id, .. }
-        | AuditEvent::Reason { consumer: id, .. }
         | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
-        AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
-            subject(realm, id)
-        }
+        AuditEvent::Member { realm, id, .. }
+        | AuditEvent::Reset { realm, id, .. }
+        | AuditEvent::Reason { realm, id, .. } => subject(realm, id),
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
         AuditEvent::Resource { name, .. } => html! { "resource " span.id { (name) } },
         AuditEvent::Rule { name, .. } => html! { "rule " span.id { (name) } },
@@ -197,15 +196,15 @@ fn record(before: Option<&RecordContent>, after: Option<&RecordContent>) -> Mark
     html! {
         @match (before, after) {
             (None, Some(after)) => {
-                strong { "Record created" } ", " (dates(after))
+                strong { "Limits created" } ", " (dates(after))
                 (steps(&differences(&nothing(after), after), false))
             }
             (Some(before), None) => {
-                strong { "Record deleted" } ", " (dates(before))
+                strong { "Limits deleted" } ", " (dates(before))
                 (steps(&differences(&nothing(before), before), false))
             }
             (Some(before), Some(after)) => {
-                strong { "Record changed" }
+                strong { "Limits changed" }
                 (steps(&differences(before, after), true))
             }
             (None, None) => {}

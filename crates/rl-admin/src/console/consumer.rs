@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
 use rl_core::Subject;
-use rl_records::{AuditQuery, RecordQuery};
+use rl_records::{ActiveLimits, AuditQuery, RecordQuery};
 
 use super::active::SelectedTime;
 use super::consumer_id::check_consumer_id;
@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::page::{Tab, confirmation, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{active, block, changes, daily, tiers, timeline, usage};
+use super::{active, blocks, changes, daily, tiers, timeline, usage};
 use crate::access::Role;
 use crate::subject_rules::note_on_unenforced_records;
 
@@ -36,11 +36,12 @@ pub(super) async fn show(
     let after = query.non_empty("after").and_then(|cursor| cursor.parse().ok());
     let records = RecordQuery { after, limit: PAGE, ..RecordQuery::of_consumer(id) };
     let records = context.records.list(&records).await?;
-    let limits = context.records.active_limits(id, time.time).await?;
+    let limits = context.records.active_limits_by_rule(&subject, time.time).await?;
     let limits_now = match time.is_now {
         true => limits.clone(),
-        false => context.records.active_limits(id, now).await?,
+        false => context.records.active_limits_by_rule(&subject, now).await?,
     };
+    let is_blocked = limits_now.get(&None).is_some_and(ActiveLimits::is_blocked);
     let history = AuditQuery { consumer: Some(id.into()), limit: 10, ..AuditQuery::default() };
     let history = context.records.audit_log().entries(&history).await?;
     let member = context.records.tiers().member(&subject).await?;
@@ -52,7 +53,7 @@ pub(super) async fn show(
             h1.id { (id) }
             @if visitor.actor.has(Role::CanCreateRateLimits) {
                 div.inline {
-                    @if !limits_now.is_blocked() {
+                    @if !is_blocked {
                         a.button href=(site.link("/raise", &[("id", id)])) { "Raise for an hour" }
                         a.button.danger href=(site.link("/block", &[("id", id)])) { "Block" }
                     }
@@ -61,7 +62,7 @@ pub(super) async fn show(
             }
         }
         (confirmation(query.get("done")))
-        (block::banner(&site, &visitor, id).await?)
+        (blocks::banners(&site, &visitor, &subject).await?)
         (usage::section(&site, &visitor, &subject).await?)
         (active::section(&site, &visitor, id, time, &limits))
         @if let Some(note) = note_on_unenforced_records(context, &subject) {
@@ -69,9 +70,9 @@ pub(super) async fn show(
         }
         (daily::section(&site, id).await?)
         section aria-labelledby="records" {
-            h2 #records { "Records" }
+            h2 #records { "Own limits" }
             @if records.records.is_empty() {
-                p.empty { "There is no record of this consumer." }
+                p.empty { "This consumer has no limits of its own." }
             } @else {
                 p.key aria-hidden="true" {
                     span.active { "active" } span.ahead { "scheduled" } span.over { "ended" } span.now { "now" }
@@ -79,12 +80,13 @@ pub(super) async fn show(
                 (timeline::list(&site, &visitor, &records.records, now, time))
             }
             @if let Some(next) = &records.next {
-                nav.pages aria-label="Pages of records" {
-                    a rel="next" href=(site.link("/consumer", &[("id", id), ("after", &next.to_string())])) { "More records" }
+                nav.pages aria-label="Pages of own limits" {
+                    a rel="next" href=(site.link("/consumer", &[("id", id), ("after", &next.to_string())])) { "More own limits" }
                 }
             }
         }
         (tiers::member_section(&site, &visitor, id, member.as_ref(), &tiers))
+        p { a href=(site.link("/subscriptions", &[("consumer", id)])) { "Subscriptions of this consumer" } }
         section aria-labelledby="changes" {
             h2 #changes { "Changes" }
             (changes::table(&site, &history, true))

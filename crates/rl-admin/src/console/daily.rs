@@ -31,8 +31,8 @@ const DAYS: i64 = 30;
 const PICTURES: usize = 4;
 
 /// Explains the columns of [`cells`].
-pub(super) const WORDS: &str = "In shadow: allowed calls that a limit in shadow would have denied. Cost: the \
-    units that the calls took from the limits, such as tokens. It is the number of allowed calls if each costs one.";
+pub(super) const WORDS: &str = "In shadow: allowed calls that a limit in shadow would have denied. Cost: what the \
+    calls took from the limits, such as tokens. It is the number of allowed calls if each costs one.";
 
 /// The calls of each day under a rule.
 type Days = BTreeMap<Day, UsageCounts>;

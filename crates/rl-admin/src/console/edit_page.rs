@@ -163,20 +163,29 @@ impl EditPage<'_> {
         self.field(name, "datetime-local", label, &html! { (hint) })
     }
 
+    /// Renders a list from which one value can be picked: each with its label.
+    pub(super) fn choice(
+        &self,
+        name: &'static str,
+        label: &str,
+        values: &[(&str, &str)],
+        hint: &str,
+    ) -> Markup {
+        let typed = self.fields.get(name);
+        self.around(name, label, &html! { (hint) }, |is_wrong, described| {
+            html! {
+                select #(name) name=(name) aria-invalid=[is_wrong] aria-describedby=[described] {
+                    @for (value, label) in values { option value=(value) selected[*value == typed] { (label) } }
+                }
+            }
+        })
+    }
+
     fn field(&self, name: &'static str, kind: &str, label: &str, hint: &Markup) -> Markup {
-        let problems = self.rejection.iter().flat_map(|rejection| &rejection.problems);
-        let problems: Vec<_> = problems.filter(|(field, _)| *field == name).collect();
-        let is_wrong = (!problems.is_empty()).then_some("true");
-        let has_hint = !hint.0.is_empty();
-        let described = [(is_wrong.is_some(), "problem"), (has_hint, "hint")];
-        let described = described.into_iter().filter(|(is_shown, _)| *is_shown);
-        let described: Vec<_> = described.map(|(_, what)| format!("{name}-{what}")).collect();
-        let described = (!described.is_empty()).then(|| described.join(" "));
         let step = (kind == "datetime-local").then_some("1");
         let typed = self.fields.raw(name);
-        html! {
-            div.field {
-                label for=(name) { (label) }
+        self.around(name, label, hint, |is_wrong, described| {
+            html! {
                 @if kind == "lines" {
                     textarea #(name) name=(name) rows=(typed.lines().count().max(4))
                         autocomplete="off" autocapitalize="off" spellcheck="false"
@@ -186,6 +195,31 @@ impl EditPage<'_> {
                         autocomplete="off" spellcheck="false"
                         aria-invalid=[is_wrong] aria-describedby=[described];
                 }
+            }
+        })
+    }
+
+    /// Renders a field around its input, which gets whether its content is invalid, and the ids of
+    /// its descriptions.
+    fn around(
+        &self,
+        name: &'static str,
+        label: &str,
+        hint: &Markup,
+        input: impl FnOnce(Option<&'static str>, Option<String>) -> Markup,
+    ) -> Markup {
+        let problems = self.rejection.iter().flat_map(|rejection| &rejection.problems);
+        let problems: Vec<_> = problems.filter(|(field, _)| *field == name).collect();
+        let is_wrong = (!problems.is_empty()).then_some("true");
+        let has_hint = !hint.0.is_empty();
+        let described = [(is_wrong.is_some(), "problem"), (has_hint, "hint")];
+        let described = described.into_iter().filter(|(is_shown, _)| *is_shown);
+        let described: Vec<_> = described.map(|(_, what)| format!("{name}-{what}")).collect();
+        let described = (!described.is_empty()).then(|| described.join(" "));
+        html! {
+            div.field {
+                label for=(name) { (label) }
+                (input(is_wrong, described))
                 @if is_wrong.is_some() {
                     div.problem #{ (name) "-problem" } { @for (_, problem) in &problems { p { (problem) } } }
                 }
@@ -235,6 +269,8 @@ pub(super) fn problem(invalid: &InvalidField) -> (&'static str, String) {
 pub(super) fn label_of(field: &str) -> String {
     let label = match field {
         "consumer_id" => "Consumer",
+        "tier" => "Product",
+        "status" => "Status",
         "subject" => "Subject",
         "rule" => "Rule",
         "limits" => "Limits",
@@ -243,6 +279,7 @@ pub(super) fn label_of(field: &str) -> String {
         "api_name" => "API name",
         "api_version" => "API version",
         "bank_id" => "Bank",
+        "billing_day" => "Billing day",
         "blocks" => "Blocks",
         "grants" => "Grants",
         "name" => "Name",

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 
 use super::failure::Failure;
 use super::fields::Fields;
+use super::now::choice;
 use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
@@ -28,7 +29,7 @@ pub(super) async fn show(
     if *subject.realm() != rl_core::Realm::Consumer {
         visitor.require(Role::CanSeeSubjectIds)?;
     }
-    let asked = ["method", "path", "host"].map(|name| (name, query.get(name)));
+    let asked = ["rule", "method", "path", "host"].map(|name| (name, query.get(name)));
     let asked: Vec<_> = asked.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     let asked = serde_urlencoded::to_string(asked).unwrap_or_default();
     let mut asked: ExplainQuery =
@@ -38,6 +39,7 @@ pub(super) async fn show(
     }
     let explained = explain(&site.context, subject.clone(), asked).await;
     let name = name_of(&subject);
+    let rules = site.context.limiter.rule_names().unwrap_or_default();
     let main = html! {
         p.crumb {
             a href=(site.path()) { "Now" } " / "
@@ -50,9 +52,10 @@ pub(super) async fn show(
         }
         section aria-labelledby="request" {
             h2 #request { "A certain request" }
-            p { "With a path, only the rules that match the request decide." }
+            p { "With a rule, only this rule decides. With a path, only the rules that match the request decide." }
             form.filter method="get" action=(site.link("/explain", &[])) {
                 (subject::fields(&subject))
+                @if !rules.is_empty() { (choice("rule", "Rule", "Every rule", query.get("rule"), rules)) }
                 @for (name, label, example) in [("method", "Method", "GET"), ("path", "Path", "/banks"), ("host", "Host", "")] {
                     div {
                         label for=(name) { (label) }

@@ -24,9 +24,14 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "Not found", message)
     }
 
+    pub(super) fn no_subscription() -> Self {
+        let message = "There is no such subscription.";
+        Self::new(StatusCode::NOT_FOUND, "No such subscription", message)
+    }
+
     pub(super) fn no_record() -> Self {
-        let message = "There is no such record. It may have been deleted: see the changes.";
-        Self::new(StatusCode::NOT_FOUND, "No such record", message)
+        let message = "There are no such limits. They may have been deleted: see the changes.";
+        Self::new(StatusCode::NOT_FOUND, "No such limits", message)
     }
 
     pub(super) fn foreign_form() -> Self {

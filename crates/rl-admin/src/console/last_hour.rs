@@ -67,7 +67,7 @@ pub(super) async fn show(
             }
         }
         (top::section(&site, &visitor, "denied", "Most denied subjects", "Denials", &report.top_denied))
-        (top::section(&site, &visitor, "used", "Subjects with the most units", "Units", &report.top_used))
+        (top::section(&site, &visitor, "used", "Subjects with the highest use", "Use", &report.top_used))
     };
     page(&site, Some(&visitor), "Last hour", Tab::LastHour, main)
 }

@@ -55,6 +55,7 @@
 mod active;
 mod assets;
 mod block;
+mod blocks;
 mod builder;
 mod changes;
 mod chart;
@@ -84,6 +85,7 @@ mod sign_in;
 mod site;
 mod store;
 mod subject;
+mod subscriptions;
 mod templates;
 mod text;
 mod tiers;

@@ -13,13 +13,14 @@ use rl_core::key::CountedAs;
 use rl_core::stats::StoreStats;
 use rl_core::time::Timestamp;
 use rl_core::{FailureKind, OnFailure, Origin, Realm, RetryAfter, Subject};
+use rl_records::Record;
 
 use super::chart::{Curve, Step, TimeAxis, round_up, spark};
 use super::fields::Fields;
 use super::page::{Tab, confirmation, form_token, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{subject, text, usage};
+use super::{blocks, subject, text, usage};
 use crate::access::Role;
 use crate::context::Context;
 use crate::instances::{InstancesReport, Shared};
@@ -80,8 +81,8 @@ struct Use {
     /// The used and the largest number of units.
     counted: Option<(u64, u64)>,
     free: Option<RetryAfter>,
-    /// Whether records block the subject, which is a consumer.
-    is_blocked: bool,
+    /// The block that denies the requests of the subject.
+    block: Option<Record>,
 }
 
 /// Shows the page.
@@ -350,13 +351,14 @@ async fn present(context: &Context, denied: &DeniedSubject) -> Use {
     let limits = decision.parts().flat_map(|part| part.limits());
     let mut limits = limits.filter(|status| status.name() == limit && status.is_known());
     let counted = limits.next().map(|status| (status.used(), status.max()));
-    let is_blocked = match (decision.origin(), subject.realm(), subject.id().as_text()) {
-        (Origin::Policy, Realm::Consumer, Some(consumer)) => {
-            matches!(context.records.block_of(consumer).await, Ok(Some(_)))
+    let block = match decision.origin() {
+        Origin::Policy => {
+            let blocks = context.records.blocks_of(subject).await.unwrap_or_default();
+            blocks.into_iter().rfind(|block| block.content.applies_under(name.as_deref()))
         }
-        _ => false,
+        _ => None,
     };
-    Use { counted, free: Some(decision.retry_after()), is_blocked }
+    Use { counted, free: Some(decision.retry_after()), block }
 }
 
 fn row(
@@ -371,7 +373,7 @@ fn row(
         tr data-state="full" {
             th scope="row" { (link(site, visitor, &denied.subject)) }
             td data-label="Denied by" {
-                @if denied.denied_by.is_none() || usage.is_blocked { span.state { "blocked" } }
+                @if denied.denied_by.is_none() || usage.block.is_some() { span.state { "blocked" } }
                 @else {
                     @if !rule.is_empty() { (rule) " " }
                     span.id { (limit) }
@@ -388,19 +390,11 @@ fn row(
                 span { (text::number(denied.last_minute())) }
             }
             td.number data-label="Since" {
-                time title={ (text::time(denied.since)) " UTC" } { (since(now, denied.since)) }
+                time { (text::time(denied.since)) }
             }
             td.number data-label="Free again in" { (free(usage)) }
-            td.actions { (actions(site, visitor, &denied.subject, usage.is_blocked)) }
+            td.actions { (actions(site, visitor, &denied.subject, usage.block.as_ref())) }
         }
-    }
-}
-
-/// Formats the time since when a subject is denied.
-fn since(now: Timestamp, since: Timestamp) -> String {
-    match text::date(since) == text::date(now) {
-        true => text::time(since).split_off("2026-11-21 ".len()),
-        false => text::time(since),
     }
 }
 
@@ -429,16 +423,16 @@ fn trend(now: Timestamp, denied: &DeniedSubject) -> Markup {
 }
 
 /// Renders what a visitor may do about a subject.
-fn actions(site: &Site, visitor: &Visitor, subject: &Subject, is_blocked: bool) -> Markup {
+fn actions(site: &Site, visitor: &Visitor, subject: &Subject, block: Option<&Record>) -> Markup {
     if !visitor.actor.has(Role::CanSeeSubjectIds) {
         return html! {};
     }
     let hash = subject.redacted().to_string();
     let to = |page: &str| subject::link(site, page, subject, &[("back", "now")]);
-    let is_consumer = *subject.realm() == Realm::Consumer && subject.id().as_text().is_some();
-    let has_records = is_consumer && note_on_unenforced_records(&site.context, subject).is_none();
+    let has_records = subject::can_have_records(subject)
+        && note_on_unenforced_records(&site.context, subject).is_none();
     html! {
-        @if !is_blocked && visitor.actor.has(Role::CanResetCallCounters) {
+        @if block.is_none() && visitor.actor.has(Role::CanResetCallCounters) {
             form method="post" action={ (site.path()) "/reset" } {
                 (form_token(visitor))
                 (subject::fields(subject))
@@ -446,15 +440,8 @@ fn actions(site: &Site, visitor: &Visitor, subject: &Subject, is_blocked: bool) 
                 button.quiet #{ "reset-" (hash) } type="submit" { "Reset" }
             }
         }
-        @if is_blocked {
-            @if visitor.actor.has(Role::CanDeleteRateLimits) {
-                form method="post" action={ (site.path()) "/unblock" } {
-                    (form_token(visitor))
-                    (subject::fields(subject))
-                    input type="hidden" name="back" value="now";
-                    button.quiet #{ "unblock-" (hash) } type="submit" { "Unblock" }
-                }
-            }
+        @if let Some(block) = block {
+            (blocks::unblock_form(site, visitor, block, "now"))
         } @else if has_records && visitor.actor.has(Role::CanCreateRateLimits) {
             a.button.quiet #{ "raise-" (hash) } href=(to("/raise")) { "Raise for an hour" }
             a.button.quiet #{ "block-" (hash) } href=(to("/block")) { "Block" }

@@ -15,6 +15,7 @@ pub(super) enum Tab {
     Consumers,
     Rules,
     Tiers,
+    Subscriptions,
     Resources,
     Blocks,
     Changes,
@@ -24,11 +25,12 @@ pub(super) enum Tab {
 }
 
 /// The tabs: the path below that of the console, the name, and the page.
-const TABS: [(&str, &str, Tab); 10] = [
+const TABS: [(&str, &str, Tab); 11] = [
     ("", "Now", Tab::Now),
     ("/consumers", "Consumers", Tab::Consumers),
     ("/rules", "Rules", Tab::Rules),
     ("/tiers", "Tiers", Tab::Tiers),
+    ("/subscriptions", "Subscriptions", Tab::Subscriptions),
     ("/resources", "Resources", Tab::Resources),
     ("/blocks", "Blocks", Tab::Blocks),
     ("/changes", "Changes", Tab::Changes),
@@ -109,7 +111,7 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "deleted" => "The limits were deleted.",
         "reset" => "The counters were reset.",
         "raised" => "The limits were raised. This applies to the next call.",
-        "blocked" => "The consumer is blocked, from the next call on.",
+        "blocked" => "The block was set. It applies to the next call.",
         "unblocked" => "The block was lifted. This applies to the next call.",
         "reset-partly" => {
             "The counters were reset, except those of the rules that the note below leaves out."
@@ -120,6 +122,10 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "tier-updated" => "The tier was changed. It applies to the next call.",
         "moved" => "The tier of this consumer was changed. It applies to the next call.",
         "tier-deleted" => "The tier was deleted.",
+        "subscription-created" => "The subscription was added.",
+        "subscription-updated" => {
+            "The status of the subscription was changed. This applies to the next call."
+        }
         "rule-created" => "The rule was added. It applies to the next call.",
         "rule-updated" => "The rule was changed. This applies to the next call.",
         "rule-deleted" => "The rule was deleted. It limits no call any more.",

@@ -10,7 +10,7 @@ use jiff::ToSpan;
 use maud::html;
 use rl_core::time::Timestamp;
 use rl_core::{LimitStatus, Realm, Subject};
-use rl_records::{ChangeError, Limits, RecordContent};
+use rl_records::{ChangeError, InvalidField, Limits, RecordContent};
 
 use super::edit_page::{Problems, problem, read_limits};
 use super::failure::Failure;
@@ -51,8 +51,8 @@ struct Target {
 }
 
 impl Target {
-    async fn read(site: &Site, fields: &Fields) -> Result<Self, Failure> {
-        let subject = subject::read(fields)?;
+    async fn read(site: &Site, visitor: &Visitor, fields: &Fields) -> Result<Self, Failure> {
+        let subject = subject::read_with_records(site, visitor, fields)?;
         let rule = fields.non_empty("rule").map(ToOwned::to_owned);
         let context = &site.context;
         let (limits, is_blocked) = match (subject.realm(), subject.id().as_text(), &rule) {
@@ -76,18 +76,14 @@ impl Target {
     }
 
     /// Returns the record that grants `limits` until `to`.
-    fn grant(&self, limits: Limits, from: Timestamp, to: Timestamp) -> RecordContent {
-        let realm = self.subject.realm().clone();
-        let id = self.subject.id().to_string();
-        let subject_id = match realm {
-            Realm::Global | Realm::Unknown => "-".to_owned(),
-            _ => id,
-        };
-        RecordContent {
-            realm,
-            rule: self.rule.clone(),
-            ..RecordContent::grant(&subject_id, from, to, limits)
-        }
+    fn grant(
+        &self,
+        limits: Limits,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<RecordContent, InvalidField> {
+        let content = RecordContent::of_subject(&self.subject, from, to, limits)?;
+        Ok(RecordContent { rule: self.rule.clone(), grants: true, ..content })
     }
 }
 
@@ -99,7 +95,7 @@ pub(super) async fn form(
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
     let fields = Fields::of_query(request.uri());
-    let target = Target::read(&site, &fields).await?;
+    let target = Target::read(&site, &visitor, &fields).await?;
     let factor = if target.limits.is_empty() { TYPED } else { "2" };
     let fields = fields.with("factor", factor).with("hours", "1");
     Ok(form_page(&site, &visitor, &fields, &target, &Problems::new()))
@@ -112,7 +108,7 @@ pub(super) async fn raise(
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanCreateRateLimits)?;
-    let target = Target::read(&site, &form).await?;
+    let target = Target::read(&site, &visitor, &form).await?;
     let now = site.context.now();
     let mut problems = Problems::new();
     let added = match form.get("factor") {
@@ -129,8 +125,11 @@ pub(super) async fn raise(
     if !problems.is_empty() {
         return Ok(form_page(&site, &visitor, &form, &target, &problems));
     }
-    let content = target.grant(added, now, to);
-    let raised = match site.context.records.create(content, visitor.actor.author()).await {
+    let created = match target.grant(added, now, to) {
+        Ok(content) => site.context.records.create(content, visitor.actor.author()).await,
+        Err(field) => Err(ChangeError::Invalid(field)),
+    };
+    let raised = match created {
         Ok(raised) => raised,
         Err(ChangeError::Invalid(field)) => {
             return Ok(form_page(&site, &visitor, &form, &target, &vec![problem(&field)]));

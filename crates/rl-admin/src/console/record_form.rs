@@ -92,7 +92,7 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
     html! {
         @if is_new {
             (page.text("consumer_id", "Consumer", "Its id: 1 to 250 bytes."))
-            (page.text("rule", "Rule", "Its name; empty: every rule that takes its limits from records."))
+            (page.text("rule", "Rule", "Its name; empty: every rule that takes its limits from the database."))
         } @else {
             input type="hidden" name="record" value=(page.fields.get("record"));
             input type="hidden" name="revision" value=(page.fields.get("revision"));
@@ -107,7 +107,7 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
                 (page.time("to_date", "To", "The end of this second."))
             }
         }
-        (page.limits("Empty: no limit from this record. A limit of 0 allows no call, unless another record does."))
+        (page.limits("Empty: these own limits add nothing. A limit of 0 allows no call, unless other own limits do."))
         @if page.fields.non_empty("asks_unlimited").is_some() {
             input type="hidden" name="asks_unlimited" value="on";
             div.check {
@@ -127,7 +127,7 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
         }
         div.check {
             input #blocks type="checkbox" name="blocks" checked[page.fields.non_empty("blocks").is_some()];
-            label for="blocks" { "Block this consumer while the record is active, whatever other records contain" }
+            label for="blocks" { "Block this consumer from the first to the last second, whatever its other limits are" }
         }
     }
 }

@@ -109,7 +109,7 @@ pub(super) async fn update(
         Err(ChangeError::Conflict { current }) => {
             let Record { updated_by, updated_at, .. } = &*current;
             let differences = differences(&current.content, &content);
-            let rejection = Rejection::conflict("record", updated_by, *updated_at, &differences);
+            let rejection = Rejection::conflict("entry", updated_by, *updated_at, &differences);
             // The form gets the current revision, so saving it once more replaces that revision.
             rejected(&form.with("revision", current.revision.to_string()), rejection)
         }
@@ -158,8 +158,8 @@ fn form_page(
     let consumer = fields.non_empty("consumer_id");
     let back = consumer.map_or_else(|| site.link("/consumers", &[]), |id| site.consumer_link(id));
     let (title, save, action) = match is_new {
-        true => ("Add a record", "Add", "/record/new"),
-        false => ("Change a record", "Save", "/record/edit"),
+        true => ("Add limits", "Add", "/record/new"),
+        false => ("Change limits", "Save", "/record/edit"),
     };
     let crumbs = html! {
         a href=(site.link("/consumers", &[])) { "Consumers" }
@@ -177,8 +177,8 @@ fn form_page(
 fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response {
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
-            h2 { "Nothing was saved: the record was deleted" }
-            p { "Your text is below. You can add it as a new record." }
+            h2 { "Nothing was saved: the limits were deleted" }
+            p { "Your text is below. You can add it as new limits." }
         }
     };
     let rejection = Rejection::with_notice(StatusCode::CONFLICT, notice);
@@ -187,7 +187,7 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
 
 /// Returns the effect of a record with this content on the limits of its subject, from its beginning
 /// or from now on. `replaced` is the record that the content replaces.
-async fn preview(
+pub(super) async fn preview(
     site: &Site,
     content: &RecordContent,
     replaced: Option<RecordId>,
@@ -200,7 +200,7 @@ async fn preview(
         false => text::limits(active.limits()),
     };
     Ok(Rejection::preview(&html! {
-        @if at > content.to_date { "The record would have ended already, and limit nothing." }
+        @if at > content.to_date { "The limits would have ended already, and limit nothing." }
         @else {
             "At " (text::time(at)) " UTC, the limits of " b.id { (content.subject_id) }
             @if let Some(rule) = &content.rule { " under the rule " b.id { (rule) } }
@@ -237,11 +237,11 @@ async fn unconfirmed_unlimited(
     let tier = records.tiers().member(&Subject::consumer(consumer)).await?;
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
-            h2 { "Nothing was saved: this record has no limit" }
+            h2 { "Nothing was saved: there is no limit in the form" }
             p {
                 @if has_others {
-                    "It adds nothing to the other records that are active then. As soon as it is the \
-                     only one, calls of " b.id { (consumer) } " are allowed without a limit."
+                    "It adds nothing to the other own limits that apply then. As soon as they have \
+                     ended, calls of " b.id { (consumer) } " are allowed without a limit."
                 } @else if let Some(tier) = &tier {
                     "While it is active, calls of " b.id { (consumer) } " are allowed without a limit: it \
                      replaces the tier " strong { (tier.tier) } "."
@@ -289,10 +289,10 @@ fn delete_page(
     let back = site.consumer_link(&content.subject_id);
     let main = html! {
         p.crumb { a href=(site.link("/consumers", &[])) { "Consumers" } " / " a.id href=(back) { (content.subject_id) } }
-        h1 { "Delete this record?" }
+        h1 { "Delete these limits?" }
         @if let Some(by) = changed_by {
             div.conflict role="alert" {
-                p { strong { (by) } " changed it meanwhile. This is its current content; nothing was deleted." }
+                p { strong { (by) } " changed them meanwhile. These are the current ones; nothing was deleted." }
             }
         }
         dl {
@@ -301,9 +301,9 @@ fn delete_page(
             dt { "To" } dd { (text::time(content.to_date)) " UTC" }
             dt { "Limits" } dd { (text::limits(&content.limits)) }
             @if content.grants { dt { "Grants" } dd { "these limits in addition to those that apply" } }
-            @if content.blocks { dt { "Blocks" } dd { "the consumer, while it is active" } }
+            @if content.blocks { dt { "Blocks" } dd { "the consumer, in this time" } }
         }
-        p { "The history keeps it. Other records and the tier of the consumer stay." }
+        p { "The history keeps them. Other own limits and the tier of the consumer stay." }
         form method="post" action=(site.link("/record/delete", &[])) {
             (form_token(visitor))
             input type="hidden" name="record" value=(record.id);
@@ -315,5 +315,5 @@ fn delete_page(
         }
     };
     let status = if changed_by.is_some() { StatusCode::CONFLICT } else { StatusCode::OK };
-    (status, page(site, Some(visitor), "Delete a record", Tab::Consumers, main)).into_response()
+    (status, page(site, Some(visitor), "Delete limits", Tab::Consumers, main)).into_response()
 }

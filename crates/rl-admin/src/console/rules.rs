@@ -58,9 +58,8 @@ pub(super) async fn list(
                 "These are the rules that this server knows. It decides no requests, so it has denied none: the \
                  programs of the services have their own rules and counts."
             } @else if of_database.is_some() {
-                "The rules of this service. A request has to pass every rule that matches it. Those with a definition \
-                 are in the database and can be changed here; the others are in the file of the service. Counts are \
-                 those of this process."
+                "The rules of this service. A request has to pass every rule that matches it. Those of the database can \
+                 be changed here, the others in the file of the service. Counts are those of this process."
             } @else if has_rules {
                 "The rules of this service, in their order. A request has to pass every rule that matches it. They \
                  are set in the program or in its file, and cannot be changed here. Counts are those of this process."
@@ -97,7 +96,7 @@ pub(super) async fn list(
 fn refused_row(site: &Site, visitor: &Visitor, rule: &RuleDefinition, problem: &str) -> Markup {
     html! {
         tr data-state="full" {
-            th scope="row" { (name_of(site, visitor, rule)) (definition(&rule.content)) }
+            th scope="row" { (name_of(site, visitor, rule)) (definition(&rule.content.definition)) }
             td data-label="Limits" { "–" }
             td data-label="State" { span.state { "does not apply: " (problem) } }
             td.number data-label="Denied in the last hour" { "–" }
@@ -115,8 +114,8 @@ fn name_of(site: &Site, visitor: &Visitor, rule: &RuleDefinition) -> Markup {
     }
 }
 
-fn definition(rule: &RuleContent) -> Markup {
-    html! { pre.definition { code { (rule.definition.trim_end()) } } }
+fn definition(text: &str) -> Markup {
+    html! { pre.definition { code { (text.trim_end()) } } }
 }
 
 /// Renders the button that puts a rule of the database into shadow, or takes it out.
@@ -164,9 +163,13 @@ fn row(
     html! {
         tr data-state=(state) {
             th scope="row" {
-                @if let Some(rule) = rule { (name_of(site, visitor, rule)) (definition(&rule.content)) }
+                @if let Some(rule) = rule { (name_of(site, visitor, rule)) }
                 @else if name.is_empty() { "All requests" }
                 @else { (name) }
+                @if let Some(text) = limiter.rule(name).definition() {
+                    p.hint { @if rule.is_some() { "of the database" } @else { "of the file" } }
+                    (definition(&text))
+                }
             }
             td data-label="Limits" {
                 @if limits.is_empty() { "of each subject, from the console" }

@@ -21,7 +21,7 @@ pub(super) const CONSUMER_FIELDS: [&str; 3] = ["consumer_id", "consumer", "id"];
 enum Page {
     /// Rows of the visitor's own applications, or no consumer at all.
     OwnRows,
-    /// A consumer or a record that a field names.
+    /// A consumer, a record or a subscription that a field names.
     Named,
     /// Tiers, which all applications share.
     Shared,
@@ -30,10 +30,22 @@ enum Page {
 fn page_at(path: &str) -> Option<Page> {
     match path {
         "" | "/" | "/now" | "/consumers" | "/months" | "/months/export" | "/changes" | "/tiers"
-        | "/store" | "/last-hour" => Some(Page::OwnRows),
-        "/consumer" | "/consumer/export" | "/subject" | "/usage" | "/explain" | "/reset"
-        | "/raise" | "/block" | "/unblock" | "/consumer/tier" | "/record/new" | "/record/edit"
-        | "/record/delete" => Some(Page::Named),
+        | "/store" | "/last-hour" | "/subscriptions" => Some(Page::OwnRows),
+        "/consumer"
+        | "/consumer/export"
+        | "/subject"
+        | "/usage"
+        | "/explain"
+        | "/reset"
+        | "/raise"
+        | "/block"
+        | "/unblock"
+        | "/consumer/tier"
+        | "/record/new"
+        | "/record/edit"
+        | "/record/delete"
+        | "/subscription/new"
+        | "/subscription/status" => Some(Page::Named),
         "/tier/new" | "/tier/edit" | "/tier/delete" => Some(Page::Shared),
         _ => None,
     }
@@ -44,8 +56,8 @@ pub(super) fn is_open(visitor: &Visitor, path: &str) -> bool {
     visitor.actor.applications().is_none() || page_at(path).is_some()
 }
 
-/// Checks that the visitor may open the page at `path`, and that every consumer and record in the
-/// fields of its query and its form is the visitor's own.
+/// Checks that the visitor may open the page at `path`, and that every consumer, record and
+/// subscription in the fields of its query and its form is the visitor's own.
 pub(super) async fn check(
     site: &Site,
     visitor: &Visitor,
@@ -58,6 +70,14 @@ pub(super) async fn check(
     for id in check_names(visitor, path, fields)? {
         if !sees_record(&site.context, &visitor.actor, id).await? {
             return Err(Failure::no_record());
+        }
+    }
+    let subscriptions = site.context.records.subscriptions();
+    for text in fields.iter().flat_map(|fields| fields.all("subscription")) {
+        let id = text.trim().parse().map_err(|_| Failure::no_subscription())?;
+        let found = subscriptions.read(id).await?;
+        if !found.is_some_and(|found| visitor.actor.sees_consumer(&found.content.consumer_id)) {
+            return Err(Failure::no_subscription());
         }
     }
     Ok(())
@@ -80,7 +100,7 @@ fn check_names(
     // A page may read any of these fields, so each has to name an application of the visitor.
     let is_own = |id: &str| id.is_empty() || actor.sees_consumer(id);
     let is_own = CONSUMER_FIELDS.iter().flat_map(|name| values(name)).all(is_own);
-    if !is_own && path == "/record/new" {
+    if !is_own && matches!(path, "/record/new" | "/subscription/new") {
         audit::not_owned(actor);
         let own = actor.applications().unwrap_or_default().join(", ");
         let message = format!("You may set limits of these applications only: {own}.");

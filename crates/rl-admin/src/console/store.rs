@@ -103,7 +103,7 @@ pub(super) async fn show(
             } }
             tbody {
                 (counters.row("Counters", &place))
-                (records.row("Records", "the database of limits"))
+                (records.row("Database", "of limits"))
             }
         }
         section aria-labelledby="limiter" {

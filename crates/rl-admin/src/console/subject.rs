@@ -3,11 +3,16 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
+use rl_core::time::Timestamp;
 use rl_core::{Realm, Subject};
+use rl_records::{Limits, RecordContent};
 
+use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::site::Site;
+use super::visitor::Visitor;
+use crate::access::Role;
 
 /// Reads the subject that the fields `realm`, `id` and `digest` name. Without a realm, it is a
 /// consumer.
@@ -46,6 +51,33 @@ pub(super) fn read(fields: &Fields) -> Result<Subject, Failure> {
     }
 }
 
+/// Reads a subject that can have records, in the form in which the limiter counts it: people type
+/// addresses in any notation.
+pub(super) fn read_with_records(
+    site: &Site,
+    visitor: &Visitor,
+    fields: &Fields,
+) -> Result<Subject, Failure> {
+    let named = read(fields)?;
+    let subject = match (named.realm(), named.id().as_text()) {
+        (Realm::Consumer, _) => {
+            check_consumer_id(fields.raw("id"))?;
+            return Ok(named);
+        }
+        (Realm::Ip | Realm::Custom(_), Some(id)) => {
+            crate::read::subject(&site.context, named.realm().clone(), id)
+                .map_err(|error| error.renamed("SUBJECT_ID", "id").renamed("REALM", "realm"))?
+        }
+        _ => named,
+    };
+    visitor.require(Role::CanSeeSubjectIds)?;
+    if can_have_records(&subject) {
+        return Ok(subject);
+    }
+    let message = "This subject is counted by a hash of its id, so it can have no limits of its own and no block.";
+    Err(Failure::new(StatusCode::BAD_REQUEST, "No such subject", message))
+}
+
 /// Returns the fields that name a subject.
 fn named(subject: &Subject) -> [(&'static str, String); 3] {
     let is_digest = subject.id().as_text().is_none();
@@ -75,10 +107,27 @@ pub(super) fn fields(subject: &Subject) -> Markup {
     html! { @for (name, value) in named(subject) { input type="hidden" name=(name) value=(value); } }
 }
 
-/// Redirects to the page from which an action was started: the start page or that of the subject.
+/// Returns the kind and the id of a subject, as pages name it.
+pub(super) fn title(subject: &Subject) -> String {
+    match subject.realm() {
+        Realm::Global => "all requests together".to_owned(),
+        Realm::Unknown => "requests without an address".to_owned(),
+        realm => format!("{} {}", realm.as_str(), subject.id()),
+    }
+}
+
+/// Returns whether a subject can have records, and so be raised and blocked.
+pub(super) fn can_have_records(subject: &Subject) -> bool {
+    let limits = Limits::UNLIMITED;
+    RecordContent::of_subject(subject, Timestamp::EPOCH, Timestamp::EPOCH, limits).is_ok()
+}
+
+/// Redirects to the page from which an action was started: the start page, the page of all blocks,
+/// or that of the subject.
 pub(super) fn done(site: &Site, form: &Fields, subject: &Subject, word: &str) -> Response {
     let to = match form.get("back") {
         "now" => site.link("", &[("done", word)]),
+        "blocks" => site.link("/blocks", &[("done", word)]),
         _ => link(site, "/subject", subject, &[("done", word)]),
     };
     Redirect::to(&to).into_response()
@@ -88,6 +137,7 @@ pub(super) fn done(site: &Site, form: &Fields, subject: &Subject, word: &str) ->
 pub(super) fn back(site: &Site, fields: &Fields, subject: &Subject) -> String {
     match fields.get("back") {
         "now" => site.path().to_owned(),
+        "blocks" => site.link("/blocks", &[]),
         _ => link(site, "/subject", subject, &[]),
     }
 }

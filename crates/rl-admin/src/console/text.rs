@@ -15,11 +15,6 @@ pub(super) fn time(time: Timestamp) -> String {
     formatted(time, "%Y-%m-%d %H:%M:%S")
 }
 
-/// Formats a time as `2026-11-21 14:05`.
-pub(super) fn minute(time: Timestamp) -> String {
-    formatted(time, "%Y-%m-%d %H:%M")
-}
-
 /// Formats a time as `2026-11-21`.
 pub(super) fn date(time: Timestamp) -> String {
     formatted(time, "%Y-%m-%d")

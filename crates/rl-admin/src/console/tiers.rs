@@ -45,7 +45,7 @@ pub(super) async fn list(
             }
         }
         (confirmation(query.get("done")))
-        p { "The limits of each consumer and each key in a tier, as long as it has no active record of its own." }
+        p { "The limits of each consumer and each key in a tier, as long as no limits of its own apply." }
         @if tiers.is_empty() {
             p.empty { "There is no tier." }
         } @else {
@@ -322,7 +322,7 @@ pub(super) fn member_section(
                 @match member {
                     Some(member) => {
                         "In the tier " strong { (member.tier) } ", set by " (member.updated_by) " at "
-                        (text::time(member.updated_at)) " UTC. Its limits apply whenever no record is active."
+                        (text::time(member.updated_at)) " UTC. Its limits apply whenever the consumer has no own limits."
                     }
                     None => "In no tier.",
                 }

@@ -53,7 +53,7 @@ impl Scale {
             let micros = self.start + (self.end - self.start) / 3 * tick;
             let time = Timestamp::from_micros(micros);
             let words =
-                if is_short { text::minute(time)[5..].to_owned() } else { text::date(time) };
+                if is_short { text::time(time)[5..16].to_owned() } else { text::date(time) };
             (tick * 100_000 / 3, words)
         })
     }
@@ -109,7 +109,7 @@ fn line(
     };
     let id = record.id.to_string();
     let to_record = |what: &str| site.link(&format!("/record/{what}"), &[("record", &id)]);
-    let dates = format!("{} to {}", text::minute(content.from_date), text::minute(content.to_date));
+    let dates = format!("{} to {}", text::time(content.from_date), text::time(content.to_date));
     html! {
         li #{ "record-" (id) } data-state=(state) {
             div.what {
@@ -135,7 +135,7 @@ fn line(
                 p.hint {
                     "by " (record.updated_by) ", " (text::time(record.updated_at))
                     @if visitor.actor.has(Role::CanDeleteRateLimits) {
-                        " · " a.danger href=(to_record("delete")) aria-label={ "Delete the record from " (dates) } { "Delete" }
+                        " · " a.danger href=(to_record("delete")) aria-label={ "Delete the limits from " (dates) } { "Delete" }
                     }
                 }
             }

@@ -19,7 +19,7 @@ use super::fields::Fields;
 use super::page::{Tab, confirmation, form_token, page};
 use super::site::Site;
 use super::visitor::Visitor;
-use super::{subject, text};
+use super::{blocks, subject, text};
 use crate::access::Role;
 use crate::error::ApiError;
 use crate::subject_rules::{RuleFailure, SubjectRules};
@@ -179,15 +179,22 @@ pub(super) async fn show(
         return Ok(Redirect::to(&subject::link(&site, "/subject", &subject, &[])).into_response());
     }
     visitor.require(Role::CanSeeSubjectIds)?;
-    let title = match subject.realm() {
-        Realm::Global => "All requests together".to_owned(),
-        Realm::Unknown => "Requests without an address".to_owned(),
-        realm => format!("{} {}", realm.as_str(), subject.id()),
-    };
+    let title = subject::title(&subject);
+    let may_limit =
+        visitor.actor.has(Role::CanCreateRateLimits) && subject::can_have_records(&subject);
     let main = html! {
         p.crumb { a href=(site.path()) { "Now" } }
-        h1.id { (title) }
+        div.head {
+            h1.id { (title) }
+            @if may_limit {
+                div.inline {
+                    a.button href=(subject::link(&site, "/raise", &subject, &[])) { "Raise for an hour" }
+                    a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
+                }
+            }
+        }
         (confirmation(query.get("done")))
+        (blocks::banners(&site, &visitor, &subject).await?)
         (section(&site, &visitor, &subject).await?)
     };
     Ok(page(&site, Some(&visitor), &title, Tab::Now, main).into_response())

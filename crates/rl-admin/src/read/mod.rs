@@ -29,4 +29,4 @@ pub(crate) use query::{
     SearchLimits, SearchMonth, SearchNames, SearchSubscriptions, SearchUsage, TopQuery, UsageQuery,
 };
 pub(crate) use scope::sees_record;
-pub(crate) use subject::{SubjectParams, subject_of_body};
+pub(crate) use subject::{SubjectParams, subject, subject_of_body};

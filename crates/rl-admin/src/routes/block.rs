@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::responses::{ChangeRequest, record, written_record};
+use super::responses::{ChangeRequest, consumer as subject, record, written_record};
 use crate::audit;
 use crate::context::Context;
 use crate::error::ApiError;
@@ -28,8 +28,9 @@ pub(super) async fn read(
     _: Allowed<CanReadCallLimits>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Response, ApiError> {
-    let block = context.records.block_of(consumer.as_str()).await?;
-    Ok(record(StatusCode::OK, &block.ok_or_else(|| not_blocked(&consumer))?))
+    let blocks = context.records.blocks_of(&subject(&consumer)).await?;
+    let last = blocks.iter().rfind(|block| block.content.rule.is_none());
+    Ok(record(StatusCode::OK, last.ok_or_else(|| not_blocked(&consumer))?))
 }
 
 /// Blocks a consumer from now until a time, whatever its other records contain
@@ -52,8 +53,8 @@ pub(super) async fn put(
     }
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
-    let block =
-        context.records.block(consumer.as_str(), until, change.expected(), change.author()).await;
+    let (subject, author) = (subject(&consumer), change.author());
+    let block = context.records.block(&subject, None, until, change.expected(), author).await;
     let block = block.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
     audit::record_changed(&actor, "blocked", &block);
     Ok(written_record(&context, StatusCode::OK, &block).await)
@@ -72,7 +73,8 @@ pub(super) async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
-    let gone = context.records.unblock(consumer.as_str(), change.expected(), change.author()).await;
+    let (subject, author) = (subject(&consumer), change.author());
+    let gone = context.records.unblock(&subject, None, change.expected(), author).await;
     let gone = gone.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
     audit::record_changed(&actor, "unblocked", &gone);
     Ok(StatusCode::NO_CONTENT)

@@ -36,7 +36,8 @@ pub(crate) struct Explanation {
     pub(crate) reason: String,
     /// The cost of the request under rules that set none.
     cost: u64,
-    /// The source of the records' limits.
+    /// The source of the records' limits under the rule of the query, or under the only rule of
+    /// `rules`. Otherwise records under one rule are left out.
     source: Source,
     /// The tier of the consumer; `null` if it has none, or if records replace it.
     tier: Option<String>,
@@ -99,16 +100,35 @@ pub(crate) struct RuleExplanation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Source {
-    /// Records of the consumer.
+    /// Records of the subject.
     Records,
-    /// A record that blocks the consumer.
+    /// A record that blocks the subject.
     Block,
     /// The tier of the consumer, which has no active record.
     Tier,
     /// The configured defaults: the consumer has neither an active record nor a tier.
     Defaults,
-    /// The policies of the service, because the subject is not a consumer.
+    /// The policies of the service: the subject is not a consumer, and has no active record.
     Service,
+}
+
+impl Source {
+    /// Returns the source of limits that the records of a subject yield, if they decide.
+    fn of(active: Option<&ActiveLimits>) -> Self {
+        match active {
+            None => Self::Service,
+            Some(active) if active.tier().is_some() => Self::Tier,
+            Some(active) if active.is_default() => Self::Defaults,
+            Some(active) if active.is_blocked() => Self::Block,
+            Some(_) => Self::Records,
+        }
+    }
+}
+
+/// Returns whether limits are those of the database. Without records, the service sets the limits
+/// of subjects other than consumers.
+fn is_of_records(subject: &Subject, active: &ActiveLimits) -> bool {
+    *subject.realm() == Realm::Consumer || !active.contributions().is_empty()
 }
 
 /// Explains whether a request of a consumer would be allowed, and why
@@ -158,36 +178,34 @@ pub(crate) async fn explain(
     let found = FoundRules::find(context, &request, selected.as_deref());
     check_tier(found.rules.iter().flatten(), tier.as_deref())?;
     let peeked = PeekedRequest { subject: &subject, tier: tier.as_deref(), cost };
-    let active = match (subject.realm(), subject.id().as_text()) {
-        (Realm::Consumer, Some(id)) => {
-            Some(context.records.active_limits(id, context.now()).await?)
-        }
-        _ => None,
-    };
-    let source = match &active {
-        None => Source::Service,
-        Some(active) if active.tier().is_some() => Source::Tier,
-        Some(active) if active.is_default() => Source::Defaults,
-        Some(active) if active.is_blocked() => Source::Block,
-        Some(_) => Source::Records,
+    let by_rule = context.records.active_limits_by_rule(&subject, context.now()).await?;
+    let active_under = |rule: Option<&str>| {
+        let own = rule.and_then(|rule| by_rule.get(&Some(rule.to_owned())));
+        own.or_else(|| by_rule.get(&None)).filter(|active| is_of_records(&subject, active))
     };
     let mut rules = Vec::with_capacity(found.rules.len());
     let mut notes = vec![context.note_on_services()];
     for rule in &found.rules {
+        let source = Source::of(active_under(rule.as_ref().map(|rule| &*rule.name)));
         let (explained, note) = explain_rule(context, &peeked, rule.as_ref(), source).await;
         notes.push(note);
         rules.push(explained);
     }
     notes.push(found.note(request.has_path(), tier.as_deref()));
     let allowed = found.allowed(&rules);
-    let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
+    let only = match &rules[..] {
+        [only] => only.rule.as_deref(),
+        _ => None,
+    };
+    let active = active_under(selected.as_deref().or(only));
+    let records = active.map_or(&[][..], ActiveLimits::contributions);
     Ok(Explanation {
         subject: name_of(&subject),
         allowed,
         reason: found.reason(&rules),
         cost,
-        source,
-        tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
+        source: Source::of(active),
+        tier: active.and_then(|active| active.tier().map(ToOwned::to_owned)),
         considered: records.iter().map(Considered::of).collect(),
         policies_of: PoliciesOf::of(context.is_stand_alone),
         note: joined(notes),
@@ -395,7 +413,7 @@ fn reason(decision: &Decision, source: Source, limits: &[LimitUsage], is_shadow:
         _ if is_shadow => "the rule is in shadow: it counts and denies nothing".to_owned(),
         _ if decision.is_allowed() && !is_limited(decision) => unlimited(source),
         _ if decision.is_allowed() => "every limit has enough capacity left".to_owned(),
-        _ if source == Source::Block => "the consumer is blocked".to_owned(),
+        _ if source == Source::Block => "the subject is blocked".to_owned(),
         _ => denials(decision, limits),
     }
 }

@@ -89,12 +89,12 @@ pub(super) async fn list(
         status: status.map(StoredStatus::from),
         after,
         limit: limit.0,
+        ..SubscriptionQuery::default()
     };
     let found = context.records.subscriptions().list(&query).await?;
-    // Only a full page has a next page.
-    let next = found.last().filter(|_| found.len() == limit.0 as usize);
-    let next = next.map(|last| last.id.to_string());
-    Ok(Json(Subscriptions { subscriptions: found.iter().map(Subscription::of).collect(), next }))
+    let next = found.next.map(|last| last.to_string());
+    let subscriptions = found.subscriptions.iter().map(Subscription::of).collect();
+    Ok(Json(Subscriptions { subscriptions, next }))
 }
 
 /// Creates a subscription, requested or active

@@ -81,7 +81,7 @@ enum About {
     TierMember,
     /// Counters of a subject.
     Counters,
-    /// The reason for a change of a consumer.
+    /// The reason for a change of a record.
     Reason,
     /// A request without the required role.
     Request,
@@ -130,7 +130,7 @@ struct ResetState {
     limit: Option<String>,
 }
 
-/// The reason for a change of a consumer.
+/// The reason for a change of a record.
 #[derive(Debug, Serialize, ToSchema)]
 struct ReasonState {
     reason: String,
@@ -201,8 +201,8 @@ impl HistoryEntry {
                 let after = Some(HistoryState::Reset(ResetState { rule, limit }));
                 (About::Counters, EventKind::Reset, subject.clone(), Some(subject), None, after)
             }
-            AuditEvent::Reason { consumer, reason } => {
-                let subject = format!("consumer/{consumer}");
+            AuditEvent::Reason { realm, id, reason } => {
+                let subject = format!("{realm}/{id}");
                 let after = Some(HistoryState::Reason(ReasonState { reason }));
                 (About::Reason, EventKind::Created, subject.clone(), Some(subject), None, after)
             }

@@ -67,6 +67,14 @@ impl<'a> NamedRule<'a> {
             .and_then(|rules| rules.is_in_shadow(self.name))
             .unwrap_or(false)
     }
+
+    /// Returns the definition of a rule that comes from a [rule file](crate::rules::RulesFile), or
+    /// that is [stored](crate::rules::StoredRule): its fields as YAML, without `shadow`. Returns
+    /// `None` for a rule of the program.
+    #[must_use]
+    pub fn definition(self) -> Option<Arc<str>> {
+        self.pipeline.current_rules()?.definition(self.name)
+    }
 }
 
 impl fmt::Debug for NamedRule<'_> {

@@ -44,6 +44,8 @@ pub struct Rule {
     pub(super) is_shadow: bool,
     /// Whether the service stores the rule outside its program and its file.
     pub(super) is_stored: bool,
+    /// The definition in a rule file, if the rule comes from one, or from a store of such texts.
+    pub(super) definition: Option<Arc<str>>,
     pub(super) is_disclosed: Option<bool>,
     pub(super) is_name_disclosed: bool,
     pub(super) is_selected: bool,
@@ -88,6 +90,7 @@ impl Rule {
             on_missing_key: None,
             is_shadow: false,
             is_stored: false,
+            definition: None,
             is_disclosed: None,
             is_name_disclosed: false,
             is_selected: false,

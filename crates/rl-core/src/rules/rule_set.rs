@@ -325,10 +325,14 @@ impl RuleSet {
         Some(Arc::clone(&self.rule(name)?.label))
     }
 
-    /// Returns whether the rule called `name` is in shadow. Returns `None` if there is no such
-    /// rule.
+    /// Returns whether the rule called `name` is in shadow, if there is such a rule.
     pub(crate) fn is_in_shadow(&self, name: &str) -> Option<bool> {
         Some(self.rule(name)?.is_shadow)
+    }
+
+    /// Returns the definition of the rule called `name`, if it has one.
+    pub(crate) fn definition(&self, name: &str) -> Option<Arc<str>> {
+        self.rule(name)?.definition.clone()
     }
 
     fn rule(&self, name: &str) -> Option<&ValidRule> {

@@ -29,6 +29,7 @@ pub(super) struct ValidRule {
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
     pub(super) is_stored: bool,
+    pub(super) definition: Option<Arc<str>>,
     pub(super) is_disclosed: bool,
     /// Whether the selector of the rules selects it. It then has no match of its own.
     pub(super) is_selected: bool,
@@ -121,6 +122,7 @@ impl ValidRule {
             on_missing_key: rule.on_missing_key,
             is_shadow: rule.is_shadow,
             is_stored: rule.is_stored,
+            definition: rule.definition.clone(),
             is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty() || rule.is_selected),
             is_selected: rule.is_selected,
             name: Arc::clone(&rule.name),

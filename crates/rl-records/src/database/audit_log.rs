@@ -6,12 +6,14 @@ use sqlx::any::AnyRow;
 use super::handle::Database;
 use super::history::{self, HistoryRow};
 use super::kind::Kind;
+use super::record_table;
 use super::row::{number, text, time};
 use super::statement::{Sql, without_nul};
 use super::transaction::Transaction;
 use crate::audit::{AuditEntry, AuditEvent, AuditQuery, Refusal, StoredReset};
 use crate::error::DatabaseError;
 use crate::history::{Change, HistoryValue};
+use crate::record::Record;
 
 /// The largest number of characters of a path or an id that an entry stores.
 const MAX_CHARS: usize = 500;
@@ -41,7 +43,7 @@ impl<'a> AuditLog<'a> {
             ),
             false => sql.push(
                 " kind IN ('record', 'subject_record', 'tier', 'resource', 'rule', 'subscription', 'consumer', \
-                 'key', 'reset', 'subject_reset', 'reason', 'refusal')",
+                 'key', 'reset', 'subject_reset', 'reason', 'subject_reason', 'refusal')",
                 [],
             ),
         }
@@ -84,7 +86,7 @@ impl<'a> AuditLog<'a> {
         self.write(kind, &id, &id, by, &reset).await
     }
 
-    /// Writes the reason for a change of a consumer, such as a block, which an entry of its own
+    /// Writes the reason for a change of a record, such as a block, which an entry of its own
     /// contains. It is cut to 500 characters.
     ///
     /// # Errors
@@ -92,12 +94,32 @@ impl<'a> AuditLog<'a> {
     /// Returns an error if the database fails.
     pub async fn note_reason(
         self,
-        consumer: &str,
+        record: &Record,
         reason: &str,
         by: &str,
     ) -> Result<(), DatabaseError> {
-        let owner = shortened(consumer);
-        self.write(Kind::Reason, &owner, &owner, by, &shortened(reason)).await
+        let kind = match record.content.realm {
+            Realm::Consumer => Kind::Reason,
+            _ => Kind::SubjectReason,
+        };
+        let owner = record_table::owner(&record.content);
+        self.write(kind, &owner, &record.id.to_string(), by, &shortened(reason)).await
+    }
+
+    /// Returns the last reason that was given for a change of a record.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn reason_of(self, record: &Record) -> Result<Option<String>, DatabaseError> {
+        let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
+        sql.push(
+            " kind IN ('reason', 'subject_reason') AND owner = ? AND item = ? \
+             ORDER BY \"change\" DESC LIMIT 1",
+            [record_table::owner(&record.content).into(), record.id.to_string().into()],
+        );
+        let rows = sql.on(&self.database.reads).await?;
+        rows.first().map_or(Ok(None), |row| history::content(row, "after"))
     }
 
     /// Writes an entry for a refused request.
@@ -168,7 +190,12 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
         }
         Kind::Reason => {
             let reason = history::content(row, "after")?.ok_or_else(corrupt)?;
-            AuditEvent::Reason { consumer: owner, reason }
+            AuditEvent::Reason { realm: "consumer".to_owned(), id: owner, reason }
+        }
+        Kind::SubjectReason => {
+            let reason = history::content(row, "after")?.ok_or_else(corrupt)?;
+            let (realm, id) = owner.split_once('/').ok_or_else(corrupt)?;
+            AuditEvent::Reason { realm: realm.to_owned(), id: id.to_owned(), reason }
         }
         Kind::Refusal => AuditEvent::Refusal(history::content(row, "after")?.ok_or_else(corrupt)?),
         Kind::Resource => {

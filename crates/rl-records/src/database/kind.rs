@@ -14,14 +14,15 @@ pub(crate) enum Kind {
     // The counters of a consumer, or of another subject, were reset. No limit was changed.
     Reset,
     SubjectReset,
-    // An actor gave a reason for a change of a consumer.
+    // An actor gave a reason for a change of a record: of a consumer, or of another subject.
     Reason,
+    SubjectReason,
     // A request that was refused because its actor lacks a role.
     Refusal,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Record,
         Self::SubjectRecord,
         Self::Resource,
@@ -33,6 +34,7 @@ impl Kind {
         Self::Reset,
         Self::SubjectReset,
         Self::Reason,
+        Self::SubjectReason,
         Self::Refusal,
     ];
 
@@ -49,6 +51,7 @@ impl Kind {
             Self::Reset => "reset",
             Self::SubjectReset => "subject_reset",
             Self::Reason => "reason",
+            Self::SubjectReason => "subject_reason",
             Self::Refusal => "refusal",
         }
     }

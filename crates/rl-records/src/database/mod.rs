@@ -55,7 +55,7 @@ pub use record_query::{RecordCursor, RecordPage, RecordQuery};
 pub use records::Records;
 pub use resources::Resources;
 pub use rules::StoredRules;
-pub use subscriptions::{SubscriptionQuery, Subscriptions};
+pub use subscriptions::{SubscriptionPage, SubscriptionQuery, Subscriptions};
 pub use tiers::Tiers;
 pub use usage_history::UsageHistory;
 

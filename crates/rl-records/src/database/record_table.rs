@@ -149,19 +149,20 @@ pub(super) async fn overlapping(
     records(&sql.on(runner).await?)
 }
 
-/// Reads the blocks of a consumer under every rule that are active now, ordered by their end.
+/// Reads the blocks of a subject that are active now, ordered by their end.
 pub(super) async fn blocks(
     runner: impl Runner,
-    consumer: &str,
+    realm: &str,
+    id: &str,
     now: Timestamp,
 ) -> Result<Vec<Record>, DatabaseError> {
-    let mut blocks = overlapping(runner, "consumer", consumer, now, now).await?;
-    blocks.retain(|record| record.content.blocks && record.content.rule.is_none());
+    let mut blocks = overlapping(runner, realm, id, now, now).await?;
+    blocks.retain(|record| record.content.blocks);
     blocks.sort_by_key(|record| record.content.to_date);
     Ok(blocks)
 }
 
-/// Reads the blocks of all consumers that are active now, ordered by their end.
+/// Reads the blocks of all subjects that are active now, ordered by their end.
 pub(super) async fn all_blocks(
     runner: impl Runner,
     now: Timestamp,

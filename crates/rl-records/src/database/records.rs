@@ -1,7 +1,9 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[cfg(doc)]
 use rl_core::MAX_UNITS;
+use rl_core::Subject;
 use rl_core::time::Timestamp;
 
 use super::audit_log::AuditLog;
@@ -24,9 +26,10 @@ use super::transaction::Transaction;
 use super::usage_history::UsageHistory;
 use crate::active::{ActiveLimits, Aggregation};
 use crate::author::Author;
+use crate::call_limits::CallLimits;
 use crate::error::{ChangeError, DatabaseError};
 use crate::history::{Change, HistoryQuery};
-use crate::record::{Record, RecordContent, check_name};
+use crate::record::{Record, RecordContent, check_name, record_id};
 use crate::record_id::RecordId;
 use crate::revision::Expected;
 
@@ -320,6 +323,40 @@ impl Records {
         Ok((before, ActiveLimits::new(&records, tier, self.aggregation())))
     }
 
+    /// Returns the limits of a subject at an instant under each rule that has active records of its
+    /// own, and, at first with `None`, those under every other rule.
+    ///
+    /// The limits of tiers and the defaults are those of consumers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn active_limits_by_rule(
+        &self,
+        subject: &Subject,
+        at: Timestamp,
+    ) -> Result<BTreeMap<Option<String>, ActiveLimits>, DatabaseError> {
+        let (reads, realm) = (&self.database.reads, subject.realm().as_str());
+        let id = record_id(subject);
+        let records = match &id {
+            Some(id) => record_table::overlapping(reads, realm, id, at, at).await?,
+            None => Vec::new(),
+        };
+        let tier = match &id {
+            Some(id) => tier_members::find_tier(reads, realm, id).await?,
+            None => None,
+        };
+        let rules = records.iter().map(|record| record.content.rule.clone()).chain([None]);
+        let limits = |rule: &Option<String>| {
+            let applies = |record: &&Record| record.content.applies_under(rule.as_deref());
+            let records: Vec<_> = records.iter().filter(applies).cloned().collect();
+            // The tier has an effect only if there is no record.
+            let tier = tier.clone().filter(|_| records.is_empty());
+            ActiveLimits::new(&records, tier, self.aggregation())
+        };
+        Ok(rules.map(|rule| (rule.clone(), limits(&rule))).collect())
+    }
+
     /// Returns the combined limits of all records of a consumer that are active at some instant from
     /// `start` to `end`.
     ///
@@ -356,16 +393,16 @@ impl Records {
         Ok(ActiveLimits::new(&records, tier, self.aggregation()))
     }
 
-    /// Returns the current block of a consumer, if it is blocked. If there are several blocks,
-    /// returns the one that ends last.
+    /// Lists the blocks of a subject that are active now, under any rule, those that end first at
+    /// the top.
     ///
     /// # Errors
     ///
     /// Returns an error if the database fails.
-    pub async fn block_of(&self, consumer: &str) -> Result<Option<Record>, DatabaseError> {
-        let now = self.database.now();
-        let mut blocks = record_table::blocks(&self.database.reads, consumer, now).await?;
-        Ok(blocks.pop())
+    pub async fn blocks_of(&self, subject: &Subject) -> Result<Vec<Record>, DatabaseError> {
+        let Some(id) = record_id(subject) else { return Ok(Vec::new()) };
+        let (realm, now) = (subject.realm().as_str(), self.database.now());
+        record_table::blocks(&self.database.reads, realm, &id, now).await
     }
 
     /// Lists the blocks that are active now, those that end first at the top.
@@ -377,18 +414,21 @@ impl Records {
         record_table::all_blocks(&self.database.reads, self.database.now(), limit).await
     }
 
-    /// Blocks a consumer from now until the time `until`, in one transaction. Concurrent calls run
+    /// Blocks a subject from now until the time `until`, in one transaction. Concurrent calls run
     /// one after the other, so the last one that succeeds takes effect.
     ///
-    /// If the consumer is already blocked, the block that ends last must be as `expected`. This
-    /// call moves its end to `until`, and deletes other blocks that would end later.
+    /// The block applies under `rule`; without a name, it applies under every rule. If the subject
+    /// has such a block already, the one that ends last must be as `expected`. This call moves its
+    /// end to `until`, and deletes others of them that would end later.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`create`](Self::create) and [`update`](Self::update).
+    /// Returns the errors of [`create`](Self::create) and [`update`](Self::update). Returns an
+    /// error if the subject can have [no records](RecordContent::of_subject).
     pub async fn block(
         &self,
-        consumer: &str,
+        subject: &Subject,
+        rule: Option<&str>,
         until: Timestamp,
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
@@ -396,10 +436,16 @@ impl Records {
         let expected: Expected = expected.into();
         let by = by.into();
         let now = self.database.now();
-        let content = RecordContent::block(consumer, now, until).checked()?;
+        let content = RecordContent {
+            rule: rule.map(ToOwned::to_owned),
+            blocks: true,
+            ..RecordContent::of_subject(subject, now, until, CallLimits::BLOCKED)?
+        };
+        let content = content.checked()?;
+        let (realm, id) = (content.realm.as_str(), &content.subject_id);
         check_name("created_by", by.name())?;
         let mut transaction = Transaction::begin(&self.database).await?;
-        let mut found = record_table::blocks(&mut *transaction, consumer, now).await?;
+        let mut found = blocks_under(&mut transaction, realm, id, rule, now).await?;
         let block = match expected.check(found.pop())? {
             Some(last) => {
                 let content = RecordContent { to_date: until, ..last.content.clone() };
@@ -414,24 +460,28 @@ impl Records {
         Ok(block)
     }
 
-    /// Deletes all current blocks of a consumer, in one transaction. Returns the block that would
-    /// have ended last, which must be as `expected`.
+    /// Deletes all current blocks of a subject that apply under `rule` alone, in one transaction.
+    /// Without a name, deletes those that apply under every rule. Returns the block that would have
+    /// ended last, which must be as `expected`.
     ///
     /// # Errors
     ///
-    /// Returns [`ChangeError::NotFound`] if the consumer is not blocked. Returns the errors of
+    /// Returns [`ChangeError::NotFound`] if there is no such block. Returns the errors of
     /// [`delete`](Self::delete) otherwise.
     pub async fn unblock(
         &self,
-        consumer: &str,
+        subject: &Subject,
+        rule: Option<&str>,
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
         let by = by.into();
         let now = self.database.now();
+        let Some(id) = record_id(subject) else { return Err(ChangeError::NotFound) };
+        let realm = subject.realm().as_str();
         check_name("updated_by", by.name())?;
         let mut transaction = Transaction::begin(&self.database).await?;
-        let mut found = record_table::blocks(&mut *transaction, consumer, now).await?;
+        let mut found = blocks_under(&mut transaction, realm, &id, rule, now).await?;
         let last = expected.into().check_existing(found.pop())?;
         record_table::delete(&mut transaction, &last, by).await?;
         for other in &found {
@@ -484,6 +534,20 @@ impl Records {
         };
         history::list(&self.database.reads, kinds, query).await
     }
+}
+
+/// Reads the active blocks of a subject that apply under this rule alone, ordered by their end.
+/// Without a name, reads those that apply under every rule.
+async fn blocks_under(
+    transaction: &mut Transaction,
+    realm: &str,
+    id: &str,
+    rule: Option<&str>,
+    now: Timestamp,
+) -> Result<Vec<Record>, DatabaseError> {
+    let mut blocks = record_table::blocks(&mut **transaction, realm, id, now).await?;
+    blocks.retain(|block| block.content.rule.as_deref() == rule);
+    Ok(blocks)
 }
 
 /// Commits a change of a record with this content.

@@ -28,8 +28,12 @@ pub struct SubscriptionQuery {
     pub tier: Option<String>,
     /// Selects the subscriptions with this status.
     pub status: Option<SubscriptionStatus>,
-    /// Selects the subscriptions after this one: the last of the previous page.
+    /// Selects the subscriptions after this one. Pass [`SubscriptionPage::next`] of the previous
+    /// page.
     pub after: Option<SubscriptionId>,
+    /// Selects the subscriptions before this one, nearest first. Pass
+    /// [`SubscriptionPage::previous`] of the next page.
+    pub before: Option<SubscriptionId>,
     /// The maximum number of subscriptions on a page: 1 to 1 000.
     pub limit: u32,
 }
@@ -37,7 +41,46 @@ pub struct SubscriptionQuery {
 impl Default for SubscriptionQuery {
     /// Returns a query for the first 50 subscriptions.
     fn default() -> Self {
-        Self { consumer: None, consumers: None, tier: None, status: None, after: None, limit: 50 }
+        Self {
+            consumer: None,
+            consumers: None,
+            tier: None,
+            status: None,
+            after: None,
+            before: None,
+            limit: 50,
+        }
+    }
+}
+
+/// A page of the list of subscriptions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubscriptionPage {
+    /// The subscriptions.
+    pub subscriptions: Vec<Subscription>,
+    /// The cursor of the next page, if there is one.
+    pub next: Option<SubscriptionId>,
+    /// The cursor of the previous page, if there is one.
+    pub previous: Option<SubscriptionId>,
+}
+
+impl SubscriptionPage {
+    /// Creates a page of `size` rows. `rows` are in the order of the query, which is backwards for
+    /// a previous page, and one more than the page if others follow.
+    fn new(mut rows: Vec<Subscription>, size: usize, query: &SubscriptionQuery) -> Self {
+        let has_more = rows.len() > size;
+        rows.truncate(size);
+        let is_back = query.before.is_some();
+        if is_back {
+            rows.reverse();
+        }
+        // A page that was reached from another one has this one beside it.
+        let (has_next, has_previous) =
+            if is_back { (true, has_more) } else { (has_more, query.after.is_some()) };
+        let next = rows.last().filter(|_| has_next).map(|last| last.id);
+        let previous = rows.first().filter(|_| has_previous).map(|first| first.id);
+        Self { subscriptions: rows, next, previous }
     }
 }
 
@@ -139,7 +182,7 @@ impl<'a> Subscriptions<'a> {
     /// # Errors
     ///
     /// Returns an error if the database fails.
-    pub async fn list(self, query: &SubscriptionQuery) -> Result<Vec<Subscription>, DatabaseError> {
+    pub async fn list(self, query: &SubscriptionQuery) -> Result<SubscriptionPage, DatabaseError> {
         let mut sql = Sql::new("SELECT * FROM rl_subscriptions WHERE 1 = 1");
         for (condition, value) in
             [(" AND consumer_id = ?", &query.consumer), (" AND tier = ?", &query.tier)]
@@ -158,9 +201,16 @@ impl<'a> Subscriptions<'a> {
         if let Some(after) = query.after {
             sql.push(" AND subscription_id > ?", [after.to_string().into()]);
         }
-        let limit = i64::from(query.limit.clamp(1, 1_000));
-        sql.push(" ORDER BY subscription_id LIMIT ?", [limit.into()]);
-        sql.on(&self.database.reads).await?.iter().map(Subscription::from_row).collect()
+        if let Some(before) = query.before {
+            sql.push(" AND subscription_id < ?", [before.to_string().into()]);
+        }
+        let order = if query.before.is_some() { " DESC LIMIT ?" } else { " LIMIT ?" };
+        let size = query.limit.clamp(1, 1_000);
+        sql.push(" ORDER BY subscription_id", []);
+        sql.push(order, [i64::from(size + 1).into()]);
+        let rows = sql.on(&self.database.reads).await?;
+        let rows: Vec<_> = rows.iter().map(Subscription::from_row).collect::<Result<_, _>>()?;
+        Ok(SubscriptionPage::new(rows, size as usize, query))
     }
 
     /// Changes the status of a subscription, and in the same transaction the record that the

@@ -144,6 +144,7 @@ impl Listener for Caches {
             | Kind::Reset
             | Kind::SubjectReset
             | Kind::Reason
+            | Kind::SubjectReason
             | Kind::Refusal => {}
         }
     }
@@ -168,6 +169,7 @@ impl Listener for Caches {
             | Kind::Reset
             | Kind::SubjectReset
             | Kind::Reason
+            | Kind::SubjectReason
             | Kind::Refusal => None,
         }
     }

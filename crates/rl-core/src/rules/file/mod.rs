@@ -11,6 +11,7 @@
 
 mod collections;
 mod cost;
+mod definitions;
 mod disk;
 mod error;
 mod followed;

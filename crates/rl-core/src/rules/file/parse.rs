@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cost::CostText;
+use super::definitions::definitions;
 use super::error::{FileFailure, RulesFileError};
 use super::keys::{CredentialText, Extractors, KeyText, names};
 use super::known_keys::{KeySettings, KnownKeys};
@@ -195,8 +196,13 @@ pub(super) fn convert(
     let version = version(bytes, keys.map(|(_, bytes)| bytes));
     let known_keys = known_keys.map(Arc::new);
     let section = file.section();
+    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+    let mut definitions = definitions(&text, is_toml);
     let (mut file, store) = convert_rules(file, key_secret, known_keys, additions)
         .map_err(|error| fail(find(&text, &error.rule, &error.name), error.reason))?;
+    for rule in &mut file.rules.rules {
+        rule.definition = definitions.remove(rule.name()).map(Into::into);
+    }
     match (&additions.sections, section) {
         (Some(read), _) => {
             let read = read(path, &text, file.rules);

@@ -78,6 +78,7 @@ impl StoredRule {
         }
         let mut rule = file.rule(&self.name, text).map_err(|error| error.reason)?;
         (rule.is_shadow, rule.is_stored) = (self.is_shadow, true);
+        rule.definition = Some(self.definition.as_str().into());
         Ok(rule)
     }
 }

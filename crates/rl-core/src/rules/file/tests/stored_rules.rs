@@ -28,6 +28,10 @@ fn stored_rules_apply_with_those_of_the_file_and_stay_when_it_changes() {
         .unwrap();
     assert_eq!(limiter.rule_names().unwrap(), ["fleet", "login", "upload"]);
     assert!(!limiter.rule("login").is_shadow() && limiter.rule("upload").is_shadow());
+    let definition = |rule: &str| limiter.rule(rule).definition().map(|text| text.to_string());
+    assert_eq!(definition("login").as_deref(), Some(LOGIN));
+    assert_eq!(definition("fleet").as_deref(), Some("limits: 9/second\n"));
+    assert_eq!(definition("unknown"), None);
 
     directory.write("limits.yaml", "rules: { all: { limits: 7/second } }");
     file.reload().unwrap();

@@ -1,0 +1,154 @@
+//! The definitions of the rules in a file, as people read them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::yaml::from_yaml;
+
+/// The fields of a rule in the order in which a definition has them. `shadow` is left out, because
+/// it is a state that is shown beside the definition.
+const FIELDS: [&str; 9] =
+    ["match", "exempt", "per", "limits", "tiers", "cost", "over", "missing", "disclosed"];
+
+#[derive(Deserialize)]
+struct RuleTexts {
+    #[serde(default)]
+    rules: BTreeMap<String, Map<String, Value>>,
+}
+
+/// Returns the definition of each rule of a valid file by its name, as YAML with one field on each
+/// line.
+///
+/// Variables are not replaced, because a definition is shown to people who may not read the
+/// environment of the service.
+pub(super) fn definitions(text: &str, is_toml: bool) -> BTreeMap<String, String> {
+    let texts = match is_toml {
+        true => toml::from_str::<RuleTexts>(text).ok(),
+        false => from_yaml::<RuleTexts>(text).ok(),
+    };
+    let rules = texts.map(|texts| texts.rules).unwrap_or_default();
+    rules.into_iter().map(|(name, fields)| (name, definition(&fields))).collect()
+}
+
+fn definition(fields: &Map<String, Value>) -> String {
+    let known = FIELDS.iter().filter_map(|field| Some((*field, fields.get(*field)?)));
+    let mut text = String::new();
+    for (field, value) in known {
+        text.push_str(field);
+        text.push_str(": ");
+        write_value(&mut text, value);
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a value in the flow style of YAML.
+fn write_value(text: &mut String, value: &Value) {
+    match value {
+        Value::String(string) if is_plain(string) => text.push_str(string),
+        Value::Array(values) => {
+            text.push('[');
+            for (index, value) in values.iter().enumerate() {
+                text.push_str(if index > 0 { ", " } else { "" });
+                write_value(text, value);
+            }
+            text.push(']');
+        }
+        Value::Object(fields) => {
+            text.push('{');
+            for (index, (field, value)) in fields.iter().enumerate() {
+                text.push_str(if index > 0 { ", " } else { " " });
+                write_value(text, &Value::String(field.clone()));
+                text.push_str(": ");
+                write_value(text, value);
+            }
+            text.push_str(" }");
+        }
+        // A number, a truth value, nothing, or a text in quotes. YAML reads them like JSON.
+        value => {
+            let _ = write!(text, "{value}");
+        }
+    }
+}
+
+/// Returns whether YAML reads a text without quotes as this text.
+fn is_plain(text: &str) -> bool {
+    let is_inner = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
+    let is_word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word));
+    let begins = text.starts_with(|char: char| char.is_ascii_alphanumeric() || char == '/');
+    begins && text.chars().all(is_inner) && !is_word && text.parse::<f64>().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_alike_in_every_format() {
+        let yaml = r#"
+store: "redis://${HOST}"
+rules:
+  login:
+    # Comments are left out.
+    limits: [5/minute, 100/day:clock]
+    match: { method: [POST, PUT], path: "/login/{name}" }
+    per: address
+    shadow: true
+  keys: { per: "trusted-header:x-key", limits: "${LIMIT}", cost: 2, missing: allow }
+"#;
+        let json = r#"{ "rules": {
+            "login": { "limits": ["5/minute", "100/day:clock"], "per": "address",
+                "match": { "method": ["POST", "PUT"], "path": "/login/{name}" } },
+            "keys": { "per": "trusted-header:x-key", "limits": "${LIMIT}", "cost": 2,
+                "missing": "allow" } } }"#;
+        let toml = r#"
+[rules.login]
+match = { method = ["POST", "PUT"], path = "/login/{name}" }
+limits = ["5/minute", "100/day:clock"]
+per = "address"
+[rules.keys]
+per = "trusted-header:x-key"
+cost = 2
+limits = "${LIMIT}"
+missing = "allow"
+"#;
+        let login = "match: { method: [POST, PUT], path: \"/login/{name}\" }\nper: address\n\
+                     limits: [5/minute, \"100/day:clock\"]\n";
+        let keys = "per: \"trusted-header:x-key\"\nlimits: \"${LIMIT}\"\ncost: 2\nmissing: allow\n";
+        for (text, is_toml) in [(yaml, false), (json, false), (toml, true)] {
+            let found = definitions(text, is_toml);
+            assert_eq!((&*found["login"], &*found["keys"]), (login, keys), "{text}");
+        }
+        assert_eq!(
+            definitions(&format!("rules:\n  login:\n    {}", login.replace('\n', "\n    ")), false)
+                ["login"],
+            login
+        );
+    }
+
+    #[test]
+    fn texts_that_yaml_would_read_otherwise_are_quoted() {
+        let table = [
+            ("5/minute", "5/minute"),
+            ("", "\"\""),
+            ("10", "\"10\""),
+            ("1e3", "\"1e3\""),
+            ("Yes", "\"Yes\""),
+            ("-", "\"-\""),
+            ("a: b", "\"a: b\""),
+            ("*", "\"*\""),
+            ("a\"b", "\"a\\\"b\""),
+        ];
+        for (value, expected) in table {
+            let mut text = String::new();
+            write_value(&mut text, &Value::String(value.to_owned()));
+            assert_eq!(text, expected);
+            assert_eq!(from_yaml::<Value>(&text).unwrap(), Value::String(value.to_owned()));
+        }
+    }
+}
