@@ -187,7 +187,9 @@ pub(super) async fn show(
         div.head {
             h1.id { (title) }
             @if may_block {
-                a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
+                div.inline {
+                    a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
+                }
             }
         }
         (confirmation(query.get("done")))
