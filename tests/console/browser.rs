@@ -152,10 +152,11 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
         ("2", "consumers"),
         ("3", "rules"),
         ("4", "tiers"),
-        ("5", "resources"),
-        ("6", "blocks"),
-        ("7", "changes"),
-        ("8", "store"),
+        ("5", "subscriptions"),
+        ("6", "resources"),
+        ("7", "blocks"),
+        ("8", "changes"),
+        ("9", "store"),
     ] {
         browser.press(&format!("nav li:nth-child({link}) a")).await;
         browser.until_text("nav a[aria-current]", |text| text.to_lowercase() == name).await;

@@ -147,7 +147,7 @@ async fn an_outage_is_drawn_on_the_page_in_a_browser() {
 
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
-    browser.press("nav li:nth-child(9) a").await;
+    browser.press("nav li:nth-child(10) a").await;
     browser.until_text("h1", |text| text == "Last hour").await;
     assert!(browser.count("section svg path.curve").await >= 5);
     browser.picture(&picture("last-hour-light.png"), 1200, false).await;

@@ -215,7 +215,7 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
     let page = owner.get("/console/consumer?id=abc&at=yesterday").await.body;
     assert!(page.contains("This is no time"), "{page}");
     let page = owner.get("/console/consumer?id=unknown").await.body;
-    assert!(page.contains("the configured defaults apply"), "{page}");
+    assert!(page.contains("the configured defaults do"), "{page}");
 }
 
 #[tokio::test]

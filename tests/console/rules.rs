@@ -84,7 +84,7 @@ async fn an_explanation_is_about_one_rule_or_all() {
     let api = explain("&rule=api").await;
     assert!(api.contains(">allowed<") && !api.contains(">denied<"), "{api}");
     let other = explain("&rule=login&path=/login/x&method=GET").await;
-    assert!(other.contains("rule login does not match the request"), "{other}");
+    assert!(other.contains("Rule login does not match the request"), "{other}");
     assert!(explain("&rule=none").await.contains("role=\"alert\""));
     let soon = SystemClock.now().plus_micros(HOUR);
     house.records.block(&abc, Some("api"), soon, Expected::Any, "otto").await.unwrap();

@@ -109,7 +109,7 @@ async fn periods_without_a_limit_are_shown_as_unlimited() {
             }
         }
         let explained = bank.get("/management/consumers/abc/explain").await;
-        let reason = "there is no active record, and the defaults have no limit";
+        let reason = "there are no own limits now, and the defaults have no limit";
         assert_eq!(explained["reason"], json!(reason));
         bank.add([-1, 3, -1, -1, -1, -1]).await;
         let explained = bank.get("/management/consumers/abc/explain").await;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use rl_core::key::Identified;
 use rl_core::rules::{Rule, Rules, RulesFile};
 use rl_core::source::PolicySource;
+use rl_core::time::{Clock, SystemClock};
 use rl_core::{RateLimiter, RateLimiterBuilder, Realm, Subject};
 use rl_records::{
-    AuditEvent, AuditQuery, Author, ChangeError, HistoryQuery, Limits, RecordContent, RecordQuery,
-    RecordSource,
+    AuditEvent, AuditQuery, Author, ChangeError, Expected, HistoryQuery, Limits, RecordContent,
+    RecordQuery, RecordSource,
 };
 use rl_tests::RedisServer;
 
@@ -291,6 +292,52 @@ async fn the_subject_and_the_rule_of_a_record_never_change_and_are_in_the_histor
         let second = RecordQuery { after: Some(after), ..RecordQuery::default() };
         let second = records.list(&second).await.unwrap().records;
         assert_eq!((second.len(), &second[0].content), (1, &content));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_block_its_reason_and_its_end_are_of_one_subject_and_one_rule() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let end = SystemClock.now().plus_micros(HOUR);
+        let key = Subject::digest(Realm::Key, [0xab; 16]);
+        let subjects = [Subject::ip([192, 0, 2, 7]), Subject::consumer("abc"), key];
+        let cases: Vec<_> = subjects
+            .iter()
+            .flat_map(|subject| [None, Some("login")].map(|rule| (subject, rule)))
+            .collect();
+        for (subject, rule) in &cases {
+            let block = records.block(subject, *rule, end, Expected::Nothing, "alice").await;
+            let block = block.unwrap();
+            assert!(block.content.subject() == **subject && block.content.blocks);
+            assert_eq!(records.audit_log().reason_of(&block).await.unwrap(), None);
+            let reason = format!("{} {rule:?}", subject.id());
+            for reason in ["at first", &reason] {
+                records.audit_log().note_reason(&block, reason, "alice").await.unwrap();
+            }
+            let longer = end.plus_micros(1);
+            let block =
+                records.block(subject, *rule, longer, Expected::Any, "alice").await.unwrap();
+            assert_eq!(records.audit_log().reason_of(&block).await.unwrap(), Some(reason));
+        }
+        let active = records.active_limits_by_rule(&subjects[1], SystemClock.now()).await.unwrap();
+        let rules: Vec<_> = active.keys().map(Option::as_deref).collect();
+        assert_eq!(rules, [None, Some("login")]);
+        let mut expected = records.active_blocks(100).await.unwrap();
+        assert_eq!(expected.len(), cases.len());
+        for (subject, rule) in &cases {
+            let gone = records.unblock(subject, *rule, Expected::Any, "alice").await.unwrap();
+            expected.retain(|block| block.id != gone.id);
+            assert_eq!(records.active_blocks(100).await.unwrap(), expected);
+            let again = records.unblock(subject, *rule, Expected::Any, "alice").await;
+            assert!(matches!(again, Err(ChangeError::NotFound)));
+        }
+        // An id that is counted as a hash can have no block.
+        let long = Subject::user(&"x".repeat(300));
+        let refused = records.block(&long, None, end, Expected::Any, "alice").await;
+        assert!(matches!(refused, Err(ChangeError::Invalid(_))));
+        assert!(records.blocks_of(&long).await.unwrap().is_empty());
     })
     .await;
 }

@@ -33,7 +33,7 @@ const ENDS: [(&str, &str); 4] = [
 ];
 
 /// A field, and the problem with its content.
-type Problem = (&'static str, String);
+type FieldProblem = (&'static str, String);
 
 /// Shows the form.
 pub(super) async fn form(
@@ -127,7 +127,7 @@ fn form_page(
     visitor: &Visitor,
     subject: &Subject,
     fields: &Fields,
-    problems: &[Problem],
+    problems: &[FieldProblem],
 ) -> Response {
     let title = subject::title(subject);
     let main = html! {
@@ -179,7 +179,7 @@ fn form_page(
 
 /// Renders the field for a rule: a list of the known ones, or a text if only the services know
 /// them. Without rules, there is no field.
-fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[Problem]) -> Markup {
+fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[FieldProblem]) -> Markup {
     let picked = fields.get("rule");
     match known {
         Some(names) if names.is_empty() => html! {},
@@ -205,7 +205,7 @@ fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[Problem])
 fn field(
     name: &str,
     label: &str,
-    problems: &[Problem],
+    problems: &[FieldProblem],
     input: impl FnOnce(Option<String>, Option<&'static str>) -> Markup,
 ) -> Markup {
     let problem = problems.iter().find(|(field, _)| *field == name);

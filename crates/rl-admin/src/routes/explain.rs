@@ -420,7 +420,9 @@ fn reason(decision: &Decision, source: Source, limits: &[LimitUsage], is_shadow:
 
 fn unlimited(source: Source) -> String {
     match source {
-        Source::Defaults => "there is no active record, and the defaults have no limit".to_owned(),
+        Source::Defaults => {
+            "there are no own limits now, and the defaults have no limit".to_owned()
+        }
         _ => "no limit applies".to_owned(),
     }
 }

@@ -1,7 +1,6 @@
 //! The definitions of the rules in a file, as people read them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -25,20 +24,16 @@ struct RuleTexts {
 /// Variables are not replaced, because a definition is shown to people who may not read the
 /// environment of the service.
 pub(super) fn definitions(text: &str, is_toml: bool) -> BTreeMap<String, String> {
-    let texts = match is_toml {
-        true => toml::from_str::<RuleTexts>(text).ok(),
-        false => from_yaml::<RuleTexts>(text).ok(),
-    };
+    let texts: Option<RuleTexts> =
+        if is_toml { toml::from_str(text).ok() } else { from_yaml(text).ok() };
     let rules = texts.map(|texts| texts.rules).unwrap_or_default();
     rules.into_iter().map(|(name, fields)| (name, definition(&fields))).collect()
 }
 
 fn definition(fields: &Map<String, Value>) -> String {
-    let known = FIELDS.iter().filter_map(|field| Some((*field, fields.get(*field)?)));
     let mut text = String::new();
-    for (field, value) in known {
-        text.push_str(field);
-        text.push_str(": ");
+    for (field, value) in FIELDS.iter().filter_map(|field| Some((field, fields.get(*field)?))) {
+        text.extend([*field, ": "]);
         write_value(&mut text, value);
         text.push('\n');
     }
@@ -68,9 +63,7 @@ fn write_value(text: &mut String, value: &Value) {
             text.push_str(" }");
         }
         // A number, a truth value, nothing, or a text in quotes. YAML reads them like JSON.
-        value => {
-            let _ = write!(text, "{value}");
-        }
+        value => text.push_str(&value.to_string()),
     }
 }
 
