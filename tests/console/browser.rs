@@ -313,6 +313,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         "/consumers?search=unknown".to_owned(),
         "/rules".to_owned(),
         "/resources".to_owned(),
+        "/resource/new".to_owned(),
         "/blocks".to_owned(),
         "/block?id=abc".to_owned(),
         "/raise?id=abc".to_owned(),

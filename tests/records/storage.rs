@@ -5,7 +5,8 @@ use std::sync::Arc;
 use rl_core::time::{Clock, ManualClock};
 use rl_core::{FailureKind, MAX_UNITS, Realm};
 use rl_records::{
-    ChangeError, HistoryQuery, Limits, RecordContent, RecordQuery, Records, ResourceLimitContent,
+    ChangeError, HistoryQuery, Limits, Permits, RecordContent, RecordQuery, Records,
+    ResourceLimitContent,
 };
 
 use super::{Database, HOUR, NOON, limits, on_every_database, per_hour};
@@ -221,7 +222,7 @@ async fn text_is_ordered_by_bytes_on_every_database() {
             let tier = rl_records::TierContent { name: name.into(), limits };
             records.tiers().create(tier, "alice").await.unwrap();
             let (name, apps) = (name.into(), vec!["shop".into()]);
-            let resource = ResourceLimitContent { name, apps, max_permits: 1, rate: 1 };
+            let resource = ResourceLimitContent { name, apps, limits: Limits::UNLIMITED };
             records.resources().create(resource, "alice").await.unwrap();
         }
         let (mut after, mut seen) = (None, Vec::new());
@@ -339,8 +340,7 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         let content = |rate| ResourceLimitContent {
             name: "payments".into(),
             apps: vec!["shop".into(), "Shop 2".into()],
-            max_permits: 50,
-            rate,
+            limits: Permits { max_permits: 50, rate }.limits().unwrap(),
         };
         let created = records.resources().create(content(10), "alice").await.unwrap();
         let again = records.resources().create(content(11), "bob").await.unwrap_err();
@@ -369,15 +369,25 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         let wrong = ResourceLimitContent { apps: vec!["a\nb".into()], ..content(1) };
         let wrong = records.resources().update(wrong, changed.revision, "bob").await.unwrap_err();
         assert!(wrong.to_string().starts_with("apps \"a\\nb\": expected"), "{wrong}");
-        let huge = ResourceLimitContent { max_permits: MAX_UNITS, ..content(2) };
-        let huge = records.resources().update(huge, changed.revision, "bob").await.unwrap_err();
-        assert!(huge.to_string().starts_with("max_permits"), "{huge}");
+        let several = "100/day, 5/second:gcra".parse::<Limits>().unwrap();
+        let several = ResourceLimitContent { limits: several, ..content(11) };
+        let updated = records.resources().update(several.clone(), changed.revision, "bob").await;
+        let stored = records.resources().read("payments").await.unwrap().unwrap();
+        assert_eq!((&stored, &stored.content), (&updated.unwrap(), &several));
+        let policy = several.policy_for("shop").unwrap().to_string();
+        assert_eq!(policy, "second=5/second:gcra, day=100/day");
+        let changed = records.resources().update(content(11), stored.revision, "bob").await;
+        let changed = changed.unwrap();
 
         records.resources().delete("payments", changed.revision, "carol").await.unwrap();
         let history = records.resources().history(&HistoryQuery::default()).await.unwrap();
-        assert_eq!(history.len(), 3);
+        assert_eq!(history.len(), 5);
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
-        assert_eq!(history[1].before, Some(content(10)));
+        assert_eq!(
+            (&history[1].before, &history[2].after),
+            (&Some(several.clone()), &Some(several))
+        );
+        assert_eq!(history[3].before, Some(content(10)));
 
         // A new limit with the name of a deleted one must not reuse a revision of the deleted one.
         let other = records.resources().create(content(20), "dora").await.unwrap();

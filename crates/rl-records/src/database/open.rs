@@ -24,7 +24,7 @@ const STARTUP: Duration = Duration::from_secs(5);
 const MIGRATION: Duration = Duration::from_secs(60);
 
 /// The steps that create the tables: the version, the name and the statements of each.
-const SQLITE: [(i64, &str, &str); 10] = [
+const SQLITE: [(i64, &str, &str); 11] = [
     (1, "records", include_str!("../../migrations/sqlite/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
@@ -35,8 +35,13 @@ const SQLITE: [(i64, &str, &str); 10] = [
     (8, "usage", include_str!("../../migrations/sqlite/0008_usage.sql")),
     (9, "rules", include_str!("../../migrations/sqlite/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/sqlite/0010_index_of_blocks.sql")),
+    (
+        12,
+        "limits_of_resources",
+        include_str!("../../migrations/sqlite/0012_limits_of_resources.sql"),
+    ),
 ];
-const POSTGRES: [(i64, &str, &str); 10] = [
+const POSTGRES: [(i64, &str, &str); 11] = [
     (1, "records", include_str!("../../migrations/postgres/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
@@ -47,8 +52,13 @@ const POSTGRES: [(i64, &str, &str); 10] = [
     (8, "usage", include_str!("../../migrations/postgres/0008_usage.sql")),
     (9, "rules", include_str!("../../migrations/postgres/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/postgres/0010_index_of_blocks.sql")),
+    (
+        12,
+        "limits_of_resources",
+        include_str!("../../migrations/postgres/0012_limits_of_resources.sql"),
+    ),
 ];
-const MYSQL: [(i64, &str, &str); 7] = [
+const MYSQL: [(i64, &str, &str); 8] = [
     (1, "records", include_str!("../../migrations/mysql/0001_records.sql")),
     (2, "subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
     (3, "limits", include_str!("../../migrations/mysql/0003_limits.sql")),
@@ -56,6 +66,7 @@ const MYSQL: [(i64, &str, &str); 7] = [
     (5, "usage", include_str!("../../migrations/mysql/0005_usage.sql")),
     (6, "rules", include_str!("../../migrations/mysql/0006_rules.sql")),
     (7, "index_of_blocks", include_str!("../../migrations/mysql/0007_index_of_blocks.sql")),
+    (9, "limits_of_resources", include_str!("../../migrations/mysql/0009_limits_of_resources.sql")),
 ];
 
 /// Connects to a database, and creates or upgrades its tables.
