@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// The pages, with the status for the objects of the visitor, and for those of others.
-const PAGES: [(&str, u16, u16); 48] = [
+const PAGES: [(&str, u16, u16); 50] = [
     ("", 200, 200),
     ("/", 200, 200),
     ("?text={APP}", 200, 200),
@@ -59,6 +59,8 @@ const PAGES: [(&str, u16, u16); 48] = [
     ("/rule/new", 404, 404),
     ("/rule/edit?name={APP}", 404, 404),
     ("/resources?app={APP}", 404, 404),
+    ("/resource/new", 404, 404),
+    ("/resource/edit?name={APP}", 404, 404),
     ("/blocks", 404, 404),
     ("/consumer?id={APP}", 200, 404),
     ("/consumer?id={APP}&id=shop", 200, 404),
@@ -151,7 +153,7 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
     let visitor = house.log_in(OWNER_OF_SHOP).await;
     let dates = [("from_date", "2026-02-01T12:00:00"), ("to_date", "2099-02-01T12:59:59")];
     let [from, to] = dates;
-    let forms: [Form<'_>; 13] = [
+    let forms: [Form<'_>; 16] = [
         ("/record/new", vec![("consumer_id", "{APP}"), ("limits", "5/minute"), from, to], 303, 403),
         (
             "/record/edit",
@@ -174,6 +176,9 @@ async fn forms_for_an_application_change_its_objects_and_no_others() {
         ("/block", vec![("id", "{APP}"), ("reason", "abuse"), ("end", "day")], 303, 404),
         ("/unblock", vec![("id", "{APP}")], 303, 404),
         ("/tier/new", vec![("name", "new"), ("limits", "1/second")], 403, 403),
+        ("/resource/new", vec![("name", "new"), ("limits", "1/second")], 404, 404),
+        ("/resource/edit", vec![("name", "{APP}"), ("revision", "1")], 404, 404),
+        ("/resource/delete", vec![("name", "{APP}"), ("revision", "1")], 404, 404),
         ("/tier/edit", vec![("name", "{APP}-tier"), ("revision", "1")], 403, 403),
         ("/tier/delete", vec![("name", "{APP}-tier"), ("revision", "1")], 403, 403),
     ];

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::{EDITORS, GIVE_UP, House, OWNER, VIEWER, field_of, token_of};
 
 /// The paths of forms that change something.
-const FORMS: [&str; 15] = [
+const FORMS: [&str; 18] = [
     "/console/reset",
     "/console/raise",
     "/console/block",
@@ -23,6 +23,9 @@ const FORMS: [&str; 15] = [
     "/console/tier/new",
     "/console/tier/edit",
     "/console/tier/delete",
+    "/console/resource/new",
+    "/console/resource/edit",
+    "/console/resource/delete",
     "/console/consumer/tier",
     "/console/subscription/new",
     "/console/subscription/status",
@@ -115,6 +118,9 @@ async fn every_edit_of_a_viewer_is_refused() {
         ("/console/tier/new", vec![("name", "silver")]),
         ("/console/tier/edit", vec![("name", "gold"), ("revision", &*revision)]),
         ("/console/tier/delete", vec![("name", "gold"), ("revision", &*revision)]),
+        ("/console/resource/new", vec![("name", "payments")]),
+        ("/console/resource/edit", vec![("name", "payments"), ("revision", "1")]),
+        ("/console/resource/delete", vec![("name", "payments"), ("revision", "1")]),
         ("/console/consumer/tier", vec![("id", "abc"), ("tier", "gold"), ("revision", "0")]),
         ("/console/reset", vec![("id", "abc")]),
         ("/console/raise", vec![("id", "abc"), ("factor", "2"), ("hours", "1")]),
@@ -126,7 +132,7 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert_eq!(answer.status, 403, "{path}: {}", answer.body);
         assert!(answer.body.contains("does not have the role"), "{path}");
     }
-    for page in ["/console/record/new", "/console/tier/new"] {
+    for page in ["/console/record/new", "/console/tier/new", "/console/resource/new"] {
         assert_eq!(viewer.get(page).await.status, 403, "{page}");
     }
     for what in ["edit", "delete"] {
@@ -422,6 +428,8 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
     let done = owner.post("/console/record/new", &fields).await;
     assert_eq!(done.status, 303, "{}", done.body);
     assert_eq!(owner.post("/console/tier/new", &[("name", text)]).await.status, 303);
+    let resource = [("name", text), ("apps", text), ("limits", "5/second")];
+    assert_eq!(owner.post("/console/resource/new", &resource).await.status, 303);
     let record = house.records.list(&RecordQuery::default()).await.unwrap().records.remove(0);
     let query = |name: &str| {
         url::form_urlencoded::Serializer::new(String::new()).append_pair(name, text).finish()
@@ -432,6 +440,8 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         "/console/consumers".to_owned(),
         format!("/console/consumers?{}&{}&{}", query("search"), query("tier"), query("state")),
         format!("/console/resources?{}", query("app")),
+        "/console/resources".to_owned(),
+        format!("/console/resource/edit?{}", query("name")),
         "/console/blocks".to_owned(),
         format!("/console/block?{}", query("id")),
         format!("/console/raise?{}", query("id")),

@@ -11,6 +11,7 @@ use url::Url;
 
 use super::browser::{barriers, picture};
 use super::{House, OWNER, Visitor, field_of};
+use crate::redis::failure::log::Log;
 
 const ROLES: &str = r#"{
     "limits-admins": { "roles": ["CanReadCallLimits", "CanGetRateLimits", "CanCreateRateLimits"] },
@@ -144,6 +145,13 @@ async fn a_login_counts_only_in_the_browser_that_began_it_and_only_once() {
     let mut provider = OpenIdProvider::start();
     let house = House::with_provider(&mut provider, Arc::new(SystemClock)).await;
     let not_begun = "This login was not begun in this browser";
+    let (log, _guard) = Log::capture();
+    // The page does not show the cause, so operators have to find it in the log.
+    let assert_logged = |cause: &str| {
+        let lines = log.lines();
+        let refused = lines.iter().rfind(|(_, line)| line.contains("sign-in refused"));
+        assert!(refused.is_some_and(|(_, line)| line.contains(cause)), "{cause}: {lines:?}");
+    };
 
     // This comes first, because the provider remembers a consent.
     let (address, cookie) = house.begin_login("").await;
@@ -176,17 +184,23 @@ async fn a_login_counts_only_in_the_browser_that_began_it_and_only_once() {
     // The cookie and the code again.
     let answer = house.come_back(&back, &cookie).await;
     assert_refused(&answer, 403, "The answer of Canaille is not valid, or was used before");
+    assert_logged("invalid_grant: Invalid 'code' in request.");
 
     // The provider signs another nonce than that of the cookie.
     let (address, cookie) = house.begin_login("").await;
     let nonce = address.split("nonce=").nth(1).unwrap().split('&').next().unwrap();
     let back = provider.sign_in(&address.replace(nonce, "another-nonce"), "alice").await;
     assert_refused(&house.come_back(&back, &cookie).await, 403, "is not valid");
-    // The code was issued for another verifier.
+    assert_logged("nonce");
+    // The code was issued for another verifier. This comes last: Canaille keeps the code that it has
+    // refused, and its memory backend combines the conditions of a query by "or". So when it looks
+    // for the code of the next login by code and client, it finds both codes of the client, and takes
+    // the first of an unordered set. If that is the old code, it refuses a valid login too.
     let (address, cookie) = house.begin_login("").await;
     let challenge = address.split("code_challenge=").nth(1).unwrap().split('&').next().unwrap();
     let back = provider.sign_in(&address.replace(challenge, &"A".repeat(43)), "alice").await;
     assert_refused(&house.come_back(&back, &cookie).await, 403, "is not valid");
+    assert_logged("invalid_grant: Code challenge failed.");
 }
 
 #[tokio::test]

@@ -249,8 +249,8 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
         assert_eq!(message(&answer), "missing fields: from_date, to_date");
         assert_eq!(parse(&answer)["missing"], json!(["from_date", "to_date"]));
         let answer =
-            bank.manage("POST", "/management/resources", Some(json!({ "limits": 1 }))).await;
-        let expected = "unknown field: limits; missing fields: name, apps, max_permits, rate";
+            bank.manage("POST", "/management/resources", Some(json!({ "limit": 1 }))).await;
+        let expected = "unknown field: limit; missing fields: name, apps; did you mean limits?";
         assert_eq!(message(&answer), expected);
         let answer = bank.manage("GET", "/management/consumers/abc/explain?foo=1", None).await;
         assert_eq!(

@@ -45,11 +45,11 @@ async fn records_are_listed_in_pages_and_searched() {
         };
         let now = "active_at=2025-12-31T13:34:00Z";
         let apps = found(
-            pages(&bank, &format!("/management/rate-limits?search=APP-&limit=2&{now}")).await,
+            pages(&bank, &format!("/management/rate-limits?search=app-&limit=1&{now}")).await,
         );
-        assert_eq!(apps, ["app-1", "App-10", "app-2"]);
+        assert_eq!(apps, ["app-1", "app-2"]);
         let literal =
-            found(pages(&bank, &format!("/management/rate-limits?search=p_3&{now}")).await);
+            found(pages(&bank, &format!("/management/rate-limits?search=app_&{now}")).await);
         assert_eq!(literal, ["app_3"], "an underscore is itself");
         let none = pages(&bank, "/management/rate-limits?search=unknown").await;
         assert_eq!(none, [Vec::<String>::new()]);

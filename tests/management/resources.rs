@@ -78,14 +78,85 @@ async fn limits_of_resources_are_managed_by_application() {
     .await;
 }
 
+/// Two numbers, as gateways write them, and limits as text are views of the same content.
+#[tokio::test]
+async fn limits_of_a_resource_are_two_numbers_or_texts() {
+    in_every_world(async |bank: Bank| {
+        let path = "/management/resources/payments";
+        let view = |found: &Value| {
+            (found["limits"].clone(), found["max_permits"].clone(), found["rate"].clone())
+        };
+        let created = bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await;
+        let bucket = json!(["1/second:token-bucket:capacity=3"]);
+        assert_eq!(view(&parse(&created)), (bucket.clone(), json!(3), json!(1)));
+        for (body, limits, max_permits, rate) in [
+            (
+                json!({ "limits": ["100/day", "5/second"] }),
+                json!(["5/second", "100/day"]),
+                json!(null),
+                json!(null),
+            ),
+            (json!({ "limits": [] }), json!([]), json!(null), json!(null)),
+            (
+                json!({ "limits": bucket, "max_permits": null, "rate": null }),
+                bucket.clone(),
+                json!(3),
+                json!(1),
+            ),
+            (json!({ "max_permits": 0, "rate": 9 }), json!(["0/second"]), json!(0), json!(0)),
+            (
+                json!({ "max_permits": 2, "rate": 2 }),
+                json!(["2/second:token-bucket"]),
+                json!(2),
+                json!(2),
+            ),
+        ] {
+            let mut body = body;
+            body["apps"] = json!(["shop"]);
+            let put = bank.manage("PUT", path, Some(body.clone())).await;
+            assert_eq!(put.status, 200, "{body}: {}", put.body);
+            assert_eq!(view(&bank.get(path).await), (limits, max_permits, rate), "{body}");
+        }
+        let history = bank.get(&format!("{path}/history")).await;
+        let last = &history["changes"][0];
+        assert_eq!(view(&last["after"]), (json!(["2/second:token-bucket"]), json!(2), json!(2)));
+        for (body, field) in [
+            (json!({ "apps": [] }), "limits"),
+            (json!({ "apps": [], "max_permits": 1 }), "rate"),
+            (json!({ "apps": [], "rate": 1 }), "max_permits"),
+            (json!({ "apps": [], "limits": ["1/day"], "max_permits": 1, "rate": 1 }), "limits"),
+            (json!({ "apps": [], "limits": ["1/day"], "rate": 1 }), "limits"),
+            (json!({ "apps": [], "limits": ["1/fortnight"] }), "limits"),
+            (json!({ "apps": [], "limits": ["1/day", "2/day"] }), "limits"),
+            (
+                json!({ "apps": [], "max_permits": 9_007_199_254_740_991_u64, "rate": 2 }),
+                "max_permits",
+            ),
+        ] {
+            let wrong = bank.manage("PUT", path, Some(body.clone())).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!(field)), "{body}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_remaining_units_of_a_resource_are_shown() {
     in_every_world(async |bank: Bank| {
         bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await;
         let path = "/management/resources/payments/usage";
         let usage = bank.get(path).await;
-        assert_eq!((&usage["bucket"]["max"], &usage["bucket"]["used"]), (&json!(3), &json!(0)));
-        assert_eq!(usage["bucket"]["limit"], "1/second:token-bucket:capacity=3");
+        let bucket = &usage["limits"][0];
+        assert_eq!((&bucket["max"], &bucket["used"]), (&json!(3), &json!(0)));
+        assert_eq!(bucket["limit"], "1/second:token-bucket:capacity=3");
+        let limits = json!({ "apps": ["shop"], "limits": ["5/second", "100/day"] });
+        assert_eq!(
+            bank.manage("PUT", "/management/resources/payments", Some(limits)).await.status,
+            200
+        );
+        let usage = bank.get(path).await;
+        let limits = usage["limits"].as_array().unwrap().iter().map(|limit| &limit["limit"]);
+        assert_eq!(limits.collect::<Vec<_>>(), ["5/second", "100/day"]);
         assert_eq!(bank.manage("GET", "/management/resources/other/usage", None).await.status, 404);
     })
     .await;

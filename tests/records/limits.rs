@@ -9,7 +9,9 @@ use rl_core::rules::{Rule, Rules, RulesFile};
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{FailureKind, Limit, OnFailure, Policy, RateLimiter, Realm, Subject};
-use rl_records::{RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans};
+use rl_records::{
+    Permits, RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans,
+};
 
 use super::{
     Database, GIVE_UP, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text,
@@ -184,8 +186,7 @@ async fn an_application_that_a_resource_does_not_list_has_no_limit() {
         let content = |rate| ResourceLimitContent {
             name: "payments".into(),
             apps: vec!["shop".into()],
-            max_permits: 3,
-            rate,
+            limits: Permits { max_permits: 3, rate }.limits().unwrap(),
         };
         let source = patient(&records).start();
         let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();

@@ -2,7 +2,9 @@
 
 use rl_core::time::Timestamp;
 use rl_core::{Realm, Subject};
-use rl_records::{HistoryQuery, RecordId, RecordQuery, SubscriptionQuery, SubscriptionStatus};
+use rl_records::{
+    HistoryQuery, Permits, RecordId, RecordQuery, SubscriptionQuery, SubscriptionStatus,
+};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, SqlSafeStr};
 
@@ -73,6 +75,12 @@ async fn create_old(database: &Database) -> AnyConnection {
              'alice', NULL, '{after}'); "
         )
     };
+    let resource = |name: &str, max_permits: u64, rate: u64| {
+        format!(
+            "INSERT INTO rl_resource_limits (name, apps, max_permits, rate, {written}) \
+             VALUES ('{name}', 'shop', {max_permits}, {rate}, 'alice', 'bob', 1, 2, 3); "
+        )
+    };
     let rows = [
         record(1, "all", "10, 20, 30, 40, 50, 60", 0),
         record(2, "none", "-1, -1, -1, -1, -1, -1", 0),
@@ -93,7 +101,18 @@ async fn create_old(database: &Database) -> AnyConnection {
         ),
         history(1, "record", "all", "00000001-0000-4000-8000-000000000000", &old_record),
         history(2, "tier", "gold", "gold", &format!(r#"{{"name": "gold", {six}}}"#)),
-        "UPDATE rl_changes SET \"change\" = 2".to_owned(),
+        resource("bucket", 50, 10),
+        resource("empty", 0, 10),
+        resource("dry", 50, 0),
+        resource("plain", 9, 9),
+        history(
+            3,
+            "resource",
+            "bucket",
+            "bucket",
+            r#"{"name": "bucket", "apps": ["shop"], "max_permits": 50, "rate": 10}"#,
+        ),
+        "UPDATE rl_changes SET \"change\" = 3".to_owned(),
     ];
     connection.execute(AssertSqlSafe(rows.concat())).await.unwrap();
     connection
@@ -141,6 +160,27 @@ async fn check_upgraded(database: &Database) {
     let history = records.tiers().history(&HistoryQuery::default()).await.unwrap();
     assert_eq!(history[0].after.as_ref().unwrap().limits.to_string(), old);
 
+    for (name, limit, max_permits, rate) in [
+        ("bucket", "10/second:token-bucket:capacity=50", 50, 10),
+        ("empty", "0/second", 0, 0),
+        ("dry", "0/second:token-bucket:capacity=50", 50, 0),
+        ("plain", "9/second:token-bucket", 9, 9),
+    ] {
+        let resource = records.resources().read(name).await.unwrap().unwrap();
+        let content = &resource.content;
+        assert_eq!(
+            (content.limits.to_string(), resource.revision),
+            (limit.to_owned(), 3),
+            "{name}"
+        );
+        assert_eq!(Permits::of(&content.limits), Some(Permits { max_permits, rate }), "{name}");
+        let policy = content.policy_for("shop").unwrap();
+        assert_eq!(policy.to_string(), format!("resource={limit}"));
+    }
+    let history = records.resources().history(&HistoryQuery::default()).await.unwrap();
+    let bucket = records.resources().read("bucket").await.unwrap().unwrap().content;
+    assert_eq!(history[0].after, Some(bucket));
+
     // The upgraded tables accept changes.
     let source = patient(&records).start();
     records.create(per_hour("member", 7), "alice").await.unwrap();
@@ -166,6 +206,10 @@ async fn an_interrupted_upgrade_is_completed_by_the_next_start() {
     let mut connection = create_old(&database).await;
     let file = include_str!("../../crates/rl-records/migrations/mysql/0003_limits.sql");
     let (first, _) = file.split_once("-- The old columns are dropped last").unwrap();
+    connection.execute(first).await.unwrap();
+    let file =
+        include_str!("../../crates/rl-records/migrations/mysql/0009_limits_of_resources.sql");
+    let (first, _) = file.split_once("SET @is_old").unwrap();
     connection.execute(first).await.unwrap();
     drop(connection);
     check_upgraded(&database).await;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use rl_core::time::{Clock, ManualClock};
 use rl_core::{FailureKind, MAX_UNITS, Realm};
 use rl_records::{
-    ChangeError, HistoryQuery, Limits, RecordContent, RecordQuery, Records, ResourceLimitContent,
+    ChangeError, HistoryQuery, Limits, Permits, RecordContent, RecordQuery, Records,
+    ResourceLimitContent,
 };
 
 use super::{Database, HOUR, NOON, limits, on_every_database, per_hour};
@@ -144,7 +145,7 @@ async fn hostile_text_is_returned_unchanged() {
             ] {
                 let found = records.list(&query).await.unwrap().records;
                 assert!(found.iter().any(|record| record.id == stored.id), "{query:?}");
-                let has_text = |id: &str| id.contains(text);
+                let has_text = |id: &str| id.starts_with(text);
                 assert!(found.iter().all(|found| has_text(&found.content.subject_id)), "{text}");
             }
         }
@@ -191,8 +192,14 @@ async fn the_list_has_pages_and_can_be_searched() {
 
         let count = async |query: RecordQuery| records.list(&query).await.unwrap().records.len();
         let all = RecordQuery::default;
-        assert_eq!(count(RecordQuery { search: Some("sHOP-3".into()), ..all() }).await, 5);
-        assert_eq!(count(RecordQuery { search: Some("hop_3".into()), ..all() }).await, 0);
+        assert_eq!(count(RecordQuery { search: Some("Shop-3".into()), ..all() }).await, 5);
+        for other in ["shop-3", "hop-3", "Shop_3", "Shop-%"] {
+            assert_eq!(
+                count(RecordQuery { search: Some(other.into()), ..all() }).await,
+                0,
+                "{other}"
+            );
+        }
         assert_eq!(count(RecordQuery::of_consumer("Shop-3")).await, 5);
         assert_eq!(count(RecordQuery::of_consumer("shop-3")).await, 0);
         let second_hour = Some(NOON.plus_micros(HOUR));
@@ -215,7 +222,7 @@ async fn text_is_ordered_by_bytes_on_every_database() {
             let tier = rl_records::TierContent { name: name.into(), limits };
             records.tiers().create(tier, "alice").await.unwrap();
             let (name, apps) = (name.into(), vec!["shop".into()]);
-            let resource = ResourceLimitContent { name, apps, max_permits: 1, rate: 1 };
+            let resource = ResourceLimitContent { name, apps, limits: Limits::UNLIMITED };
             records.resources().create(resource, "alice").await.unwrap();
         }
         let (mut after, mut seen) = (None, Vec::new());
@@ -333,8 +340,7 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         let content = |rate| ResourceLimitContent {
             name: "payments".into(),
             apps: vec!["shop".into(), "Shop 2".into()],
-            max_permits: 50,
-            rate,
+            limits: Permits { max_permits: 50, rate }.limits().unwrap(),
         };
         let created = records.resources().create(content(10), "alice").await.unwrap();
         let again = records.resources().create(content(11), "bob").await.unwrap_err();
@@ -363,15 +369,25 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         let wrong = ResourceLimitContent { apps: vec!["a\nb".into()], ..content(1) };
         let wrong = records.resources().update(wrong, changed.revision, "bob").await.unwrap_err();
         assert!(wrong.to_string().starts_with("apps \"a\\nb\": expected"), "{wrong}");
-        let huge = ResourceLimitContent { max_permits: MAX_UNITS, ..content(2) };
-        let huge = records.resources().update(huge, changed.revision, "bob").await.unwrap_err();
-        assert!(huge.to_string().starts_with("max_permits"), "{huge}");
+        let several = "100/day, 5/second:gcra".parse::<Limits>().unwrap();
+        let several = ResourceLimitContent { limits: several, ..content(11) };
+        let updated = records.resources().update(several.clone(), changed.revision, "bob").await;
+        let stored = records.resources().read("payments").await.unwrap().unwrap();
+        assert_eq!((&stored, &stored.content), (&updated.unwrap(), &several));
+        let policy = several.policy_for("shop").unwrap().to_string();
+        assert_eq!(policy, "second=5/second:gcra, day=100/day");
+        let changed = records.resources().update(content(11), stored.revision, "bob").await;
+        let changed = changed.unwrap();
 
         records.resources().delete("payments", changed.revision, "carol").await.unwrap();
         let history = records.resources().history(&HistoryQuery::default()).await.unwrap();
-        assert_eq!(history.len(), 3);
+        assert_eq!(history.len(), 5);
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
-        assert_eq!(history[1].before, Some(content(10)));
+        assert_eq!(
+            (&history[1].before, &history[2].after),
+            (&Some(several.clone()), &Some(several))
+        );
+        assert_eq!(history[3].before, Some(content(10)));
 
         // A new limit with the name of a deleted one must not reuse a revision of the deleted one.
         let other = records.resources().create(content(20), "dora").await.unwrap();
@@ -422,4 +438,41 @@ async fn an_invalid_url_is_an_error_without_the_password() {
     }
     let records = Records::connect("sqlite::memory:?cache=shared").await.unwrap();
     assert!(!format!("{records:?}").contains("memory"));
+}
+
+#[tokio::test]
+async fn a_search_in_all_realms_has_pages() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let team = Realm::custom("team").unwrap();
+        for (realm, id) in [
+            (Realm::User, "shop"),
+            (Realm::User, "a shop"),
+            (team, "shop-1"),
+            (Realm::Consumer, "shop-2"),
+            (Realm::Consumer, "shop"),
+            (Realm::Consumer, "shoq"),
+        ] {
+            let content = RecordContent { realm, ..per_hour(id, 1) };
+            records.create(content, "alice").await.unwrap();
+        }
+        for limit in 1..6 {
+            let search = Some("shop".to_owned());
+            let mut query = RecordQuery { search, limit, ..RecordQuery::default() };
+            let mut found = Vec::new();
+            loop {
+                let page = records.list(&query).await.unwrap();
+                assert!(page.records.len() <= limit as usize);
+                found.extend(page.records.into_iter().map(|record| {
+                    format!("{}/{}", record.content.realm.as_str(), record.content.subject_id)
+                }));
+                query.after = page.next;
+                if query.after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, ["consumer/shop", "consumer/shop-2", "team/shop-1", "user/shop"]);
+        }
+    })
+    .await;
 }

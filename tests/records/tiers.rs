@@ -223,8 +223,11 @@ async fn consumers_with_records_or_a_tier_are_listed_by_their_ids() {
         assert_eq!((&*ids, next.as_deref()), ("Bob a", Some("a")));
         let (ids, next, _) = list(None, next.as_deref(), 2).await;
         assert_eq!((&*ids, next), ("b c%", None));
-        assert_eq!(list(Some("B"), None, 10).await.0, "Bob b");
-        assert_eq!(list(Some("%"), None, 10).await.0, "c%");
+        assert_eq!(list(Some("B"), None, 10).await.0, "Bob");
+        assert_eq!(list(Some("b"), None, 10).await.0, "b");
+        assert_eq!(list(Some("c%"), None, 10).await.0, "c%");
+        assert_eq!(list(Some("%"), None, 10).await.0, "");
+        assert_eq!(list(Some(""), None, 10).await.0, "Bob a b c%");
         assert_eq!(list(Some("\0"), None, 10).await.0, "");
     })
     .await;

@@ -452,7 +452,7 @@ async fn consumers_of_a_month_are_sorted_by_their_sums_in_both_directions() {
         let query = MonthQuery { rule: Some("b".into()), ..MonthQuery::new(day(TODAY)) };
         let sum = records.usage().sum_of_month(&query).await.unwrap();
         assert_eq!((sum.allowed, sum.denied), (17, 6));
-        let query = MonthQuery { search: Some("C7".into()), ..MonthQuery::new(day(TODAY)) };
+        let query = MonthQuery { search: Some("c7".into()), ..MonthQuery::new(day(TODAY)) };
         assert_eq!(ids(&records.usage().month(&query).await.unwrap().rows), "c7");
         let own = Some(vec!["c1".to_owned(), "none".to_owned()]);
         let query = MonthQuery { subjects: own, ..MonthQuery::new(day(TODAY)) };

@@ -141,7 +141,7 @@ pub use limits::Limits;
 pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, InvalidSubscriptionId, RecordId, SubscriptionId};
 pub use recorder::{UsageRecorder, UsageRecorderBuilder};
-pub use resource::{ResourceLimit, ResourceLimitContent};
+pub use resource::{Permits, ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
 pub use rule::{RuleContent, RuleDefinition};
 pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats, RuleFollower};

@@ -10,7 +10,7 @@ use crate::error::InvalidField;
 /// The name of the field that contains limits, in tables and documents.
 const FIELD: &str = "limits";
 
-/// The limits of a record or a tier: any that one [`Policy`] can have, or none.
+/// The limits of a record, a tier or a resource: any that one [`Policy`] can have, or none.
 ///
 /// They are ordered by their periods, the shortest first. The text form separates them by commas;
 /// it is read with line breaks too.

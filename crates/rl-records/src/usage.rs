@@ -180,7 +180,7 @@ pub struct MonthQuery {
     pub month: Day,
     /// The realm of the subjects.
     pub realm: Realm,
-    /// Selects the ids that contain this text, regardless of the case of ASCII letters.
+    /// Selects the ids that begin with this text.
     pub search: Option<String>,
     /// Selects the subjects with these ids.
     pub subjects: Option<Vec<String>>,

@@ -7,8 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use rl_core::time::Timestamp;
 use rl_core::Subject;
+use rl_core::time::Timestamp;
 use rl_records::{ChangeError, Expected};
 
 use super::failure::Failure;

@@ -5,14 +5,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
+use rl_records::{ResourceLimitContent, RuleContent, TierContent};
 
 use super::failure::Failure;
 use super::session::Sessions;
 use super::site::Site;
 use super::{
     assets, block, blocks, changes, consumer, consumers, daily, explain, guard, last_hour, login,
-    months, now, raise, records, resources, rule_form, rules, sign_in, store, subscriptions,
-    templates, tiers, usage,
+    months, named_form, now, raise, records, resources, rule_form, rules, sign_in, store,
+    subscriptions, templates, tiers, usage,
 };
 use crate::admin::Admin;
 use crate::oidc::{Oidc, Provider};
@@ -57,11 +58,10 @@ impl Console {
             .route(&path("/consumers"), get(consumers::list))
             .route(&path("/rules"), get(rules::list))
             .route(&path("/rule/templates"), get(templates::list))
-            .route(&path("/rule/new"), get(rule_form::new).post(rule_form::create))
-            .route(&path("/rule/edit"), get(rule_form::edit).post(rule_form::update))
+            .merge(named_form::routes::<RuleContent>(&path))
             .route(&path("/rule/shadow"), post(rule_form::set_shadow))
-            .route(&path("/rule/delete"), post(rule_form::delete))
             .route(&path("/resources"), get(resources::list))
+            .merge(named_form::routes::<ResourceLimitContent>(&path))
             .route(&path("/blocks"), get(blocks::list))
             .route(&path("/login"), get(login::form).post(login::log_in))
             .route(&path("/login/oidc"), get(sign_in::begin))
@@ -76,9 +76,7 @@ impl Console {
             .route(&path("/record/edit"), get(records::edit).post(records::update))
             .route(&path("/record/delete"), get(records::confirm_delete).post(records::delete))
             .route(&path("/tiers"), get(tiers::list))
-            .route(&path("/tier/new"), get(tiers::new).post(tiers::create))
-            .route(&path("/tier/edit"), get(tiers::edit).post(tiers::update))
-            .route(&path("/tier/delete"), post(tiers::delete))
+            .merge(named_form::routes::<TierContent>(&path))
             .route(&path("/subscriptions"), get(subscriptions::list))
             .route(&path("/subscription/new"), get(subscriptions::new).post(subscriptions::create))
             .route(&path("/subscription/status"), post(subscriptions::set_status))

@@ -187,7 +187,7 @@ fn filter_form(site: &Site, fields: &Fields, tiers: Vec<String>) -> Markup {
     html! {
         form.filter method="get" action=(path) role="search" {
             div {
-                label for="search" { "Id contains" }
+                label for="search" { "Id begins with" }
                 input #search type="search" name="search" value=(fields.get("search"))
                     maxlength="250" autocapitalize="off" spellcheck="false";
             }

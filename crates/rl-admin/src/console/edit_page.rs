@@ -1,4 +1,4 @@
-//! The page with the form for editing an object: a record or a tier.
+//! The page with the form for editing an object, such as a record or a tier.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -229,6 +229,12 @@ impl EditPage<'_> {
     }
 }
 
+/// Describes a change of limits.
+pub(super) fn limits_effect(before: &Limits, after: &Limits) -> Markup {
+    let [before, after] = [before, after].map(text::limits);
+    html! { "The limits change from " strong { (before) } " to " strong { (after) } "." }
+}
+
 /// Fills in the field of the limits.
 pub(super) fn with_limits(fields: Fields, limits: &Limits) -> Fields {
     let lines: Vec<String> = limits.as_slice().iter().map(Limit::to_string).collect();
@@ -283,6 +289,7 @@ pub(super) fn label_of(field: &str) -> String {
         "blocks" => "Blocks",
         "grants" => "Grants",
         "name" => "Name",
+        "apps" => "Applications",
         "definition" => "Definition",
         other => other,
     };

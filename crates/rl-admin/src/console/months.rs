@@ -142,7 +142,7 @@ fn filter_form(site: &Site, fields: &Fields, query: &MonthQuery) -> Markup {
                 }
             }
             div {
-                label for="search" { "Id contains" }
+                label for="search" { "Id begins with" }
                 input #search type="search" name="search" value=(fields.get("search"))
                     maxlength="250" autocapitalize="off" spellcheck="false";
             }

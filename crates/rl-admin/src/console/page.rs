@@ -128,6 +128,9 @@ pub(super) fn confirmation(word: &str) -> Markup {
         }
         "rule-created" => "The rule was added. It applies to the next call.",
         "rule-updated" => "The rule was changed. This applies to the next call.",
+        "resource-created" => "The resource was added. Its limits apply to the next call.",
+        "resource-updated" => "The resource was changed. This applies to the next call.",
+        "resource-deleted" => "The limits of the resource were deleted.",
         "rule-deleted" => "The rule was deleted. It limits no call any more.",
         _ => return html! {},
     };

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
-use rl_records::{ResourceLimit, ResourceLimitContent};
+use rl_records::{Limits, ResourceLimit, ResourceLimitContent};
 
 use super::failure::Failure;
 use super::fields::Fields;
-use super::page::{Tab, page};
+use super::page::{Tab, confirmation, page};
 use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
+use crate::access::Role;
 
 /// The number of resources on a page.
 const PAGE: u32 = 100;
@@ -40,10 +41,16 @@ pub(super) async fn list(
             p.crumb { a href=(site.link("/resources", &[])) { "Resources" } }
             h1 { "Application " span.id { (app) } }
         } @else {
-            h1 { "Resources" }
+            div.head {
+                h1 { "Resources" }
+                @if visitor.actor.has(Role::CanCreateRateLimits) {
+                    a.button href=(site.link("/resource/new", &[])) { "Add a resource" }
+                }
+            }
         }
-        p.note { "The applications of a resource share its limit. Limits of resources are set through the API." }
-        (table(&site, &found))
+        (confirmation(query.get("done")))
+        p.note { "The applications of a resource share its limits." }
+        (table(&site, &visitor, &found))
         @if found.len() == PAGE as usize && let Some(last) = found.last() {
             nav.pages aria-label="Pages" {
                 a rel="next" href=(site.link("/resources", &[("app", app.unwrap_or_default()), ("after", &last.content.name)])) { "Next page" }
@@ -65,23 +72,26 @@ pub(super) async fn list(
     Ok(page(&site, Some(&visitor), "Resources", Tab::Resources, main))
 }
 
-fn table(site: &Site, resources: &[ResourceLimit]) -> Markup {
+fn table(site: &Site, visitor: &Visitor, resources: &[ResourceLimit]) -> Markup {
     html! {
         @if resources.is_empty() {
             p.empty.quiet-now { "No resource has a limit." }
         } @else {
             table.list {
                 thead { tr {
-                    th scope="col" { "Resource" } th scope="col" { "Limit" } th scope="col" { "Applications" }
+                    th scope="col" { "Resource" } th scope="col" { "Limits" } th scope="col" { "Applications" }
                     th scope="col" { "Last change (UTC)" }
                 } }
                 tbody { @for resource in resources {
                     @let content = &resource.content;
                     tr {
-                        th scope="row" { span.id { (content.name) } }
-                        td data-label="Limit" {
-                            (limit(content))
+                        th scope="row" {
+                            @let name = &content.name;
+                            @if visitor.actor.has(Role::CanUpdateRateLimits) {
+                                a.id href=(site.link("/resource/edit", &[("name", name)])) { (name) }
+                            } @else { span.id { (name) } }
                         }
+                        td data-label="Limits" { (described(&content.limits)) }
                         td data-label="Applications" {
                             @if content.apps.is_empty() { "–" }
                             @for (index, app) in content.apps.iter().enumerate() {
@@ -97,14 +107,10 @@ fn table(site: &Site, resources: &[ResourceLimit]) -> Markup {
     }
 }
 
-/// Formats the limit of a resource.
-fn limit(content: &ResourceLimitContent) -> String {
-    let ResourceLimitContent { max_permits, rate, .. } = content;
-    if *max_permits == 0 || *rate == 0 {
-        return "blocked".to_owned();
-    }
-    let [rate, most] = [rate, max_permits].map(|number| text::number(*number));
-    format!("{rate} per second, at most {most} at once")
+/// Describes the limits of a resource.
+fn described(limits: &Limits) -> String {
+    let is_blocked = limits.as_slice().iter().any(|limit| limit.max() == 0 && !limit.is_shadow());
+    if is_blocked { "blocked".to_owned() } else { text::limits(limits) }
 }
 
 /// Describes a change in the history.
@@ -121,8 +127,8 @@ pub(super) fn describe_change(
         strong { "Resource " (word) }
         @if let Some(content) = after.or(before) {
             ul.steps {
-                @if let (Some(before), Some(_)) = (before, after) { li { "before: " (limit(before)) } }
-                li { (limit(content)) }
+                @if let (Some(before), Some(_)) = (before, after) { li { "before: " (described(&before.limits)) } }
+                li { (described(&content.limits)) }
                 li { "applications: " (content.apps.join(", ")) }
             }
         }

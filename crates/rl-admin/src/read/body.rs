@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(error.to_string(), "missing fields: from_date, to_date");
         assert_eq!(error.field(), Some("from_date"));
         let error = parse::<ResourceInput>(b"{\"rate\": 1}").map(|_| ()).unwrap_err();
-        assert_eq!(error.to_string(), "missing fields: name, apps, max_permits");
+        assert_eq!(error.to_string(), "missing fields: name, apps");
     }
 
     #[test]

@@ -138,7 +138,9 @@ impl Input for UntilInput {
 }
 
 impl Input for ResourceInput {
-    const REQUIRED: &'static [&'static str] = &["name", "apps", "max_permits", "rate"];
+    const REQUIRED: &'static [&'static str] = &["name", "apps"];
+
+    const OPTIONAL: &'static [&'static str] = &["limits", "max_permits", "rate"];
 
     // Enough for a thousand applications with names of 250 bytes.
     const MAX_BYTES: usize = 512 * 1_024;
@@ -149,7 +151,9 @@ impl Input for ResourceInput {
 }
 
 impl Input for ResourceUpdate {
-    const REQUIRED: &'static [&'static str] = &["apps", "max_permits", "rate"];
+    const REQUIRED: &'static [&'static str] = &["apps"];
+
+    const OPTIONAL: &'static [&'static str] = ResourceInput::OPTIONAL;
 
     const MAX_BYTES: usize = ResourceInput::MAX_BYTES;
 

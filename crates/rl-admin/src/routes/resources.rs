@@ -69,7 +69,7 @@ pub(super) async fn create(
     Allowed { actor, request, .. }: Allowed<CanCreateRateLimits>,
     Body(input): Body<ResourceInput>,
 ) -> Result<Response, ApiError> {
-    let content = input.into_content();
+    let content = input.into_content()?;
     let created = context.records.resources().create(content, actor.author()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { current } => {
@@ -121,7 +121,7 @@ pub(super) async fn update(
     if_match: IfMatch,
     Body(input): Body<ResourceUpdate>,
 ) -> Result<Response, ApiError> {
-    let content = input.into_content(&name);
+    let content = input.into_content(&name)?;
     let change =
         ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let updated = apply(&change, &name, Some(&content)).await?;
@@ -196,13 +196,13 @@ pub(super) async fn delete(
 /// The usage of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ResourceUsage {
-    /// The bucket; `null` if the limit lists no application.
-    bucket: Option<LimitUsage>,
+    /// The usage of each limit; empty if the resource lists no application, or has no limit.
+    limits: Vec<LimitUsage>,
 }
 
 /// Reports the usage of a resource
 ///
-/// Reads the bucket of the subject with the realm `resource` and the name of the resource as its
+/// Reads the counters of the subject with the realm `resource` and the name of the resource as its
 /// id. Charges nothing.
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/usage", tag = "resources",
     params(PathParam<ResourceName>), responses((status = OK, body = ResourceUsage), ErrorResponses))]
@@ -213,7 +213,7 @@ pub(super) async fn usage(
 ) -> Result<Json<ResourceUsage>, ApiError> {
     let content = find(&context, &name, &actor).await?.content;
     let policy = content.apps.first().and_then(|app| content.policy_for(app));
-    let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
+    let Some(policy) = policy else { return Ok(Json(ResourceUsage { limits: Vec::new() })) };
     let realm = Realm::custom("resource").expect("a valid name");
     let usage = context
         .limiter
@@ -221,6 +221,6 @@ pub(super) async fn usage(
         .policy(&policy)
         .usage()
         .await?;
-    let bucket = usage.limits().next().map(|limit| LimitUsage::of(limit, false));
-    Ok(Json(ResourceUsage { bucket }))
+    let limits = usage.limits().map(|limit| LimitUsage::of(limit, false)).collect();
+    Ok(Json(ResourceUsage { limits }))
 }

@@ -1,43 +1,51 @@
 use rl_core::MAX_UNITS;
-use rl_records::{ResourceLimit, ResourceLimitContent};
+use rl_records::{Limits, Permits, ResourceLimit, ResourceLimitContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::date::Date;
+use super::limits::texts_of;
 use super::name::Name;
 use crate::access::Actor;
+use crate::error::ApiError;
 
-/// The limit of a new resource in a request.
+/// The limits of a new resource in a request: either `limits`, or the two numbers of a token bucket.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceInput {
     /// The name of the resource.
     name: Name,
-    /// The names of the applications that share the bucket. The resource does not limit other
+    /// The names of the applications that share the limits. The resource does not limit other
     /// applications.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The capacity of the bucket in tokens. 0 blocks the applications.
+    /// The limits as text. A limit of 0 blocks the applications.
+    #[schema(example = json!(["10/second:token-bucket:capacity=50", "10000/day"]))]
+    limits: Option<Vec<String>>,
+    /// The capacity of a token bucket in tokens. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
-    max_permits: u64,
+    max_permits: Option<u64>,
     /// The number of tokens that are added each second. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
-    rate: u64,
+    rate: Option<u64>,
 }
 
-/// The limit of an existing resource in a request.
+/// The limits of an existing resource in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceUpdate {
-    /// The names of the applications that share the bucket.
+    /// The names of the applications that share the limits.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The capacity of the bucket in tokens. 0 blocks the applications.
+    /// The limits as text. A limit of 0 blocks the applications.
+    #[schema(example = json!(["10/second:token-bucket:capacity=50", "10000/day"]))]
+    limits: Option<Vec<String>>,
+    /// The capacity of a token bucket in tokens. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
-    max_permits: u64,
+    max_permits: Option<u64>,
     /// The number of tokens that are added each second. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
-    rate: u64,
+    rate: Option<u64>,
 }
 
 impl ResourceInput {
@@ -46,9 +54,9 @@ impl ResourceInput {
         self.apps.iter().map(Name::as_str)
     }
 
-    pub(crate) fn into_content(self) -> ResourceLimitContent {
-        let Self { name, apps, max_permits, rate } = self;
-        ResourceUpdate { apps, max_permits, rate }.into_content(&name)
+    pub(crate) fn into_content(self) -> Result<ResourceLimitContent, ApiError> {
+        let Self { name, apps, limits, max_permits, rate } = self;
+        ResourceUpdate { apps, limits, max_permits, rate }.into_content(&name)
     }
 }
 
@@ -58,29 +66,56 @@ impl ResourceUpdate {
         self.apps.iter().map(Name::as_str)
     }
 
-    pub(crate) fn into_content(self, name: &Name) -> ResourceLimitContent {
-        let Self { mut apps, max_permits, rate } = self;
+    pub(crate) fn into_content(self, name: &Name) -> Result<ResourceLimitContent, ApiError> {
+        let Self { mut apps, limits, max_permits, rate } = self;
         apps.sort();
         apps.dedup();
-        ResourceLimitContent {
+        let limits = match (limits, max_permits, rate) {
+            (Some(texts), None, None) => Limits::from_texts(texts.iter().map(String::as_str))?,
+            (None, Some(max_permits), Some(rate)) => Permits { max_permits, rate }.limits()?,
+            (Some(_), ..) => {
+                let expected = "nothing, because max_permits or rate is set: set either";
+                return Err(ApiError::invalid("limits", expected));
+            }
+            (None, None, None) => {
+                return Err(ApiError::invalid(
+                    "limits",
+                    "a list of limits, or max_permits and rate",
+                ));
+            }
+            (None, Some(_), None) => {
+                return Err(ApiError::invalid("rate", "a number beside max_permits"));
+            }
+            (None, None, Some(_)) => {
+                return Err(ApiError::invalid("max_permits", "a number beside rate"));
+            }
+        };
+        Ok(ResourceLimitContent {
             name: name.as_str().to_owned(),
             apps: apps.into_iter().map(String::from).collect(),
-            max_permits,
-            rate,
-        }
+            limits,
+        })
     }
 }
 
 // The attributes for OpenAPI above repeat this number.
 const _: () = assert!(MAX_UNITS == 9_007_199_254_740_991);
 
-/// The content of the limit of a resource.
+/// The limits of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ResourceContent {
     name: String,
     apps: Vec<String>,
-    max_permits: u64,
-    rate: u64,
+    /// All limits, the shortest period first.
+    #[schema(example = json!(["10/second:token-bucket:capacity=50"]))]
+    limits: Vec<String>,
+    /// The capacity of the token bucket; `null` if the limits are no single token bucket that is
+    /// refilled each second.
+    #[schema(required = true)]
+    max_permits: Option<u64>,
+    /// The number of tokens that are added each second; `null` if `max_permits` is.
+    #[schema(required = true)]
+    rate: Option<u64>,
 }
 
 impl ResourceContent {
@@ -93,8 +128,15 @@ impl ResourceContent {
 
     /// Returns the content with all applications.
     pub(crate) fn whole(content: &ResourceLimitContent) -> Self {
-        let ResourceLimitContent { name, apps, max_permits, rate } = content.clone();
-        Self { name, apps, max_permits, rate }
+        let ResourceLimitContent { name, apps, limits } = content;
+        let permits = Permits::of(limits);
+        Self {
+            name: name.clone(),
+            apps: apps.clone(),
+            limits: texts_of(limits),
+            max_permits: permits.map(|permits| permits.max_permits),
+            rate: permits.map(|permits| permits.rate),
+        }
     }
 }
 

@@ -21,14 +21,14 @@ use crate::error::DatabaseError;
 /// let content = RecordContent::new("abc123", now, now, CallLimits::UNLIMITED);
 /// records.create(content, "alice").await?;
 ///
-/// let query = ConsumerQuery { search: Some("ABC".into()), ..ConsumerQuery::default() };
+/// let query = ConsumerQuery { search: Some("abc".into()), ..ConsumerQuery::default() };
 /// let page = records.consumers(&query, now).await?;
 /// assert_eq!((page.consumers[0].records, page.consumers[0].active), (1, 1));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerQuery {
-    /// Selects the ids that contain this text, regardless of the case of ASCII letters.
+    /// Selects the ids that begin with this text.
     pub search: Option<String>,
     /// Selects the members of the tier with this name.
     pub tier: Option<String>,
@@ -87,9 +87,9 @@ const SOURCES: [&str; 2] = [
 ];
 
 /// Adds the conditions of a query.
-fn push_conditions(sql: &mut Sql, query: &ConsumerQuery, database: &Database) {
+fn push_conditions(sql: &mut Sql, query: &ConsumerQuery) {
     if let Some(search) = &query.search {
-        sql.push_search(search, database.dialect);
+        sql.push_search(search);
     }
     if let Some(tier) = &query.tier {
         let members = " AND subject_id IN (SELECT id FROM rl_tier_members \
@@ -112,7 +112,7 @@ pub(super) async fn page(
     let mut ids = BTreeSet::new();
     for source in SOURCES {
         let mut sql = Sql::new(source);
-        push_conditions(&mut sql, query, database);
+        push_conditions(&mut sql, query);
         if let Some(after) = &query.after {
             sql.push(" AND subject_id > ?", [without_nul(after).into()]);
         }
@@ -150,7 +150,7 @@ pub(super) async fn count(
     let mut ids = BTreeSet::new();
     for source in SOURCES {
         let mut sql = Sql::new(source);
-        push_conditions(&mut sql, query, database);
+        push_conditions(&mut sql, query);
         sql.push(" GROUP BY subject_id ORDER BY subject_id LIMIT ?", [(MAX_COUNT + 1).into()]);
         for row in sql.on(&database.reads).await? {
             ids.insert(text(&row, "subject_id")?);

@@ -4,8 +4,6 @@ use rl_core::time::Timestamp;
 
 use super::change_log::{Position, end_of_log};
 use super::handle::Database;
-use super::row::text;
-use super::statement::Sql;
 use super::{record_table, subscription_table, table, tier_members};
 use crate::error::DatabaseError;
 use crate::record::Record;
@@ -57,16 +55,7 @@ pub(crate) async fn record_realms(
     database: &Database,
 ) -> Result<(Vec<String>, Position), DatabaseError> {
     let mut lease = database.lookups.take().await?;
-    let mut realms = Vec::new();
-    // Each query reads one row through an index, whereas DISTINCT would read the whole index.
-    let mut last = String::new();
-    loop {
-        let next = "SELECT realm FROM rl_records WHERE realm > ? ORDER BY realm LIMIT 1";
-        let rows = Sql::with(next, [last.as_str().into()]).on(&mut *lease).await?;
-        let Some(row) = rows.first() else { break };
-        last = text(row, "realm")?;
-        realms.push(last.clone());
-    }
+    let realms = record_table::realms(&mut lease).await?;
     let end = end_of_log(&mut *lease).await?;
     lease.put_back();
     Ok((realms, end))

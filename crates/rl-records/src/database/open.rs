@@ -24,7 +24,7 @@ const STARTUP: Duration = Duration::from_secs(5);
 const MIGRATION: Duration = Duration::from_secs(60);
 
 /// The steps that create the tables: the version, the name and the statements of each.
-const SQLITE: [(i64, &str, &str); 12] = [
+const SQLITE: [(i64, &str, &str); 13] = [
     (1, "records", include_str!("../../migrations/sqlite/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
@@ -36,9 +36,14 @@ const SQLITE: [(i64, &str, &str); 12] = [
     (9, "rules", include_str!("../../migrations/sqlite/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/sqlite/0010_index_of_blocks.sql")),
     (11, "grants", include_str!("../../migrations/sqlite/0011_grants.sql")),
-    (14, "billing_day", include_str!("../../migrations/sqlite/0014_billing_day.sql")),
+    (
+        12,
+        "limits_of_resources",
+        include_str!("../../migrations/sqlite/0012_limits_of_resources.sql"),
+    ),
+    (13, "billing_day", include_str!("../../migrations/sqlite/0013_billing_day.sql")),
 ];
-const POSTGRES: [(i64, &str, &str); 12] = [
+const POSTGRES: [(i64, &str, &str); 13] = [
     (1, "records", include_str!("../../migrations/postgres/0001_records.sql")),
     (2, "blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     (3, "tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
@@ -50,9 +55,14 @@ const POSTGRES: [(i64, &str, &str); 12] = [
     (9, "rules", include_str!("../../migrations/postgres/0009_rules.sql")),
     (10, "index_of_blocks", include_str!("../../migrations/postgres/0010_index_of_blocks.sql")),
     (11, "grants", include_str!("../../migrations/postgres/0011_grants.sql")),
-    (14, "billing_day", include_str!("../../migrations/postgres/0014_billing_day.sql")),
+    (
+        12,
+        "limits_of_resources",
+        include_str!("../../migrations/postgres/0012_limits_of_resources.sql"),
+    ),
+    (13, "billing_day", include_str!("../../migrations/postgres/0013_billing_day.sql")),
 ];
-const MYSQL: [(i64, &str, &str); 9] = [
+const MYSQL: [(i64, &str, &str); 10] = [
     (1, "records", include_str!("../../migrations/mysql/0001_records.sql")),
     (2, "subscriptions", include_str!("../../migrations/mysql/0002_subscriptions.sql")),
     (3, "limits", include_str!("../../migrations/mysql/0003_limits.sql")),
@@ -61,7 +71,8 @@ const MYSQL: [(i64, &str, &str); 9] = [
     (6, "rules", include_str!("../../migrations/mysql/0006_rules.sql")),
     (7, "index_of_blocks", include_str!("../../migrations/mysql/0007_index_of_blocks.sql")),
     (8, "grants", include_str!("../../migrations/mysql/0008_grants.sql")),
-    (11, "billing_day", include_str!("../../migrations/mysql/0011_billing_day.sql")),
+    (9, "limits_of_resources", include_str!("../../migrations/mysql/0009_limits_of_resources.sql")),
+    (10, "billing_day", include_str!("../../migrations/mysql/0010_billing_day.sql")),
 ];
 
 /// Connects to a database, and creates or upgrades its tables.

@@ -3,11 +3,14 @@ use std::str::FromStr;
 
 use rl_core::Realm;
 use rl_core::time::Timestamp;
+use sqlx::AnyConnection;
 
-use super::dialect::Dialect;
+use super::handle::Database;
+use super::record_table;
 use super::row::micros;
 use super::statement::{Bound, Sql, without_nul};
-use crate::record::Record;
+use crate::error::DatabaseError;
+use crate::record::{Record, realm_named};
 use crate::record_id::{InvalidRecordId, RecordId};
 
 /// Selects records. The list is ordered by realm, subject, start and id.
@@ -34,8 +37,7 @@ pub struct RecordQuery {
     pub subject: Option<String>,
     /// Selects the records under this rule.
     pub rule: Option<String>,
-    /// Selects the records whose subject id contains this text, regardless of the case of ASCII
-    /// letters.
+    /// Selects the records whose subject id begins with this text.
     pub search: Option<String>,
     /// Selects the records of these consumers.
     pub consumers: Option<Vec<String>>,
@@ -135,7 +137,7 @@ impl RecordQuery {
 
     /// Returns the statement that reads a page. It selects one more row than the page has, to
     /// detect whether there is a next page.
-    pub(super) fn sql(&self, dialect: Dialect) -> Sql {
+    fn sql(&self) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         let realm = self.realm.as_ref().map(Realm::as_str);
         for (condition, value) in [
@@ -148,7 +150,7 @@ impl RecordQuery {
             }
         }
         if let Some(search) = &self.search {
-            sql.push_search(search, dialect);
+            sql.push_search(search);
         }
         if let Some(consumers) = &self.consumers {
             sql.push(" AND realm = 'consumer' AND subject_id", []);
@@ -189,11 +191,47 @@ impl RecordQuery {
     }
 
     /// Creates a page from the rows of [`sql`](Self::sql).
-    pub(super) fn page_of(&self, mut records: Vec<Record>) -> RecordPage {
+    fn page_of(&self, mut records: Vec<Record>) -> RecordPage {
         let page = self.page_size() as usize;
         let has_more = records.len() > page;
         records.truncate(page);
         let next = if has_more { records.last().map(RecordCursor::of) } else { None };
         RecordPage { records, next }
     }
+}
+
+/// Returns a page of the list of records.
+pub(super) async fn page(
+    database: &Database,
+    query: &RecordQuery,
+) -> Result<RecordPage, DatabaseError> {
+    let mut lease = database.reads.take().await?;
+    let mut records = Vec::new();
+    for query in in_realms(&mut lease, query).await? {
+        if records.len() <= query.page_size() as usize {
+            records.extend(record_table::records(&query.sql().on(&mut *lease).await?)?);
+        }
+    }
+    lease.put_back();
+    Ok(query.page_of(records))
+}
+
+/// Returns a query for each realm if `query` searches in all of them, because the index of subjects
+/// begins with the realm.
+async fn in_realms(
+    connection: &mut AnyConnection,
+    query: &RecordQuery,
+) -> Result<Vec<RecordQuery>, DatabaseError> {
+    if query.search.is_none() || query.realm.is_some() {
+        return Ok(vec![query.clone()]);
+    }
+    let after = query.after.as_ref();
+    let realms = record_table::realms(connection).await?;
+    let realms = realms.iter().filter(|realm| after.is_none_or(|after| after.realm <= **realm));
+    let queries = realms.map(|realm| RecordQuery {
+        realm: realm_named(realm),
+        after: after.filter(|after| after.realm == *realm).cloned(),
+        ..query.clone()
+    });
+    Ok(queries.collect())
 }

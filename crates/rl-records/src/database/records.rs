@@ -14,7 +14,7 @@ use super::history;
 use super::kind::Kind;
 use super::open;
 use super::options::RecordsOptions;
-use super::record_query::{RecordPage, RecordQuery};
+use super::record_query::{self, RecordPage, RecordQuery};
 use super::record_table;
 use super::resources::Resources;
 use super::rules::StoredRules;
@@ -158,8 +158,7 @@ impl Records {
     ///
     /// Returns an error if the database fails.
     pub async fn list(&self, query: &RecordQuery) -> Result<RecordPage, DatabaseError> {
-        let rows = query.sql(self.database.dialect).on(&self.database.reads).await?;
-        Ok(query.page_of(record_table::records(&rows)?))
+        record_query::page(&self.database, query).await
     }
 
     /// Replaces the content of a record, provided that the record is as `expected`.

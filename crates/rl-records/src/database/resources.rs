@@ -5,7 +5,7 @@ use sqlx::any::AnyRow;
 use super::handle::Database;
 use super::history;
 use super::kind::Kind;
-use super::row::{number, text};
+use super::row::{limits, text};
 use super::statement::{Bound, Sql};
 use super::table::{self, METADATA, NamedContent, Object};
 use super::transaction::Transaction;
@@ -26,12 +26,12 @@ impl<'a> Resources<'a> {
         Self { database }
     }
 
-    /// Creates the limit of a resource.
+    /// Creates the limits of a resource.
     ///
     /// # Errors
     ///
-    /// Returns [`ChangeError::Conflict`] if the resource already has a limit. Returns an error if a
-    /// field cannot be stored, if the limit blocks applications and the author lacks that right, or
+    /// Returns [`ChangeError::Conflict`] if the resource already has limits. Returns an error if a
+    /// field cannot be stored, if the limits block applications and the author lacks that right, or
     /// if the database fails.
     pub async fn create(
         self,
@@ -41,7 +41,7 @@ impl<'a> Resources<'a> {
         table::create_named(self.database, content, by.into()).await
     }
 
-    /// Returns the limit of the resource of this name, if it has one.
+    /// Returns the limits of the resource of this name, if it has any.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl<'a> Resources<'a> {
         sql.on(&self.database.reads).await?.iter().map(ResourceLimit::from_row).collect()
     }
 
-    /// Replaces the limit of a resource.
+    /// Replaces the limits of a resource.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl<'a> Resources<'a> {
         table::update_named(self.database, content, expected.into(), by.into()).await
     }
 
-    /// Deletes the limit of a resource. Returns the deleted limit.
+    /// Deletes the limits of a resource. Returns the deleted limits.
     ///
     /// # Errors
     ///
@@ -143,35 +143,22 @@ impl<'a> Resources<'a> {
 impl NamedContent for ResourceLimitContent {
     const KIND: Kind = Kind::Resource;
     const TABLE: &'static str = "rl_resource_limits";
-    const COLUMNS: &'static [&'static str] = &[
-        "apps",
-        "max_permits",
-        "rate",
-        METADATA[0],
-        METADATA[1],
-        METADATA[2],
-        METADATA[3],
-        METADATA[4],
-    ];
+    const COLUMNS: &'static [&'static str] =
+        &["apps", "limits", METADATA[0], METADATA[1], METADATA[2], METADATA[3], METADATA[4]];
 
     fn name(&self) -> &str {
         &self.name
     }
 
     fn values(&self) -> Vec<Bound> {
-        vec![
-            self.apps.join("\n").into(),
-            self.max_permits.cast_signed().into(),
-            self.rate.cast_signed().into(),
-        ]
+        vec![self.apps.join("\n").into(), self.limits.to_string().into()]
     }
 
     fn from_row(row: &AnyRow) -> Result<Self, DatabaseError> {
         Ok(Self {
             name: text(row, "name")?,
             apps: text(row, "apps")?.lines().map(ToOwned::to_owned).collect(),
-            max_permits: number(row, "max_permits")?.cast_unsigned(),
-            rate: number(row, "rate")?.cast_unsigned(),
+            limits: limits(row)?,
         })
     }
 

@@ -73,18 +73,19 @@ impl Sql {
         self.values.extend(values);
     }
 
-    /// Adds the condition that the id of the subject contains this text, regardless of the case of
-    /// ASCII letters.
-    pub(super) fn push_search(&mut self, text: &str, dialect: Dialect) {
-        // No id contains such a text, and each database has a limit for its patterns.
+    /// Adds the condition that the id of the subject begins with this text.
+    ///
+    /// Every database answers a range from an index, but LIKE only under some collations.
+    pub(super) fn push_search(&mut self, text: &str) {
+        // No id is that long.
         if text.len() > MAX_NAME {
             return self.push(" AND 1 = 0", []);
         }
-        // Every id contains the empty text, which is no regular expression on MySQL.
-        if !text.is_empty() {
-            let (condition, value) = dialect.search(&without_nul(text));
-            self.push(condition, [value.into()]);
+        let first = without_nul(text);
+        if let Some(end) = end_of_prefix(&first) {
+            self.push(" AND subject_id < ?", [end.into()]);
         }
+        self.push(" AND subject_id >= ?", [first.into()]);
     }
 
     /// Adds ` IN (…)`. If `values` is empty, the condition is never true.
@@ -120,7 +121,38 @@ impl Sql {
     }
 }
 
+/// Returns the least text after all texts that begin with `prefix`, in the order of the code points.
+/// Returns `None` if there is no such text.
+fn end_of_prefix(prefix: &str) -> Option<String> {
+    let rest = prefix.trim_end_matches(char::MAX);
+    let last = rest.chars().next_back()?;
+    // The successor of a character in a range skips the surrogates.
+    let next = (last..=char::MAX).nth(1)?;
+    Some(format!("{}{next}", &rest[..rest.len() - last.len_utf8()]))
+}
+
 /// Replaces NUL, which PostgreSQL rejects in text. No stored text contains NUL or its replacement.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{1}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_least_text_after_all_texts_that_begin_with_it() {
+        let table = [
+            ("shop", Some("shoq")),
+            ("a%", Some("a&")),
+            ("é", Some("ê")),
+            ("a\u{d7ff}", Some("a\u{e000}")),
+            ("a\u{10ffff}\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+            ("", None),
+        ];
+        for (prefix, end) in table {
+            assert_eq!(end_of_prefix(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
 }

@@ -88,7 +88,7 @@ impl<'a> UsageHistory<'a> {
             [query.month.month().number().into(), query.realm.as_str().into()],
         );
         if let Some(search) = &query.search {
-            sql.push_search(search, self.database.dialect);
+            sql.push_search(search);
         }
         push_filters(&mut sql, query.subjects.as_deref(), query.rule.as_deref());
         sql

@@ -154,18 +154,17 @@ impl RecordSource {
     /// let content = ResourceLimitContent {
     ///     name: "payments".into(),
     ///     apps: vec!["shop".into()],
-    ///     max_permits: 2,
-    ///     rate: 1,
+    ///     limits: "1/second:token-bucket:capacity=2, 1000/day".parse()?,
     /// };
     /// records.resources().create(content, "alice").await?;
     ///
     /// let source = RecordSource::start(&records);
     /// let limiter = RateLimiter::builder().policies(source.clone()).build()?;
-    /// let bucket = Subject::new(Realm::custom("resource")?, "payments");
+    /// let payments = Subject::new(Realm::custom("resource")?, "payments");
     ///
     /// let policy = source.resource("payments", "shop").await?.expect("it is listed");
-    /// assert!(limiter.request(&bucket).policy(&policy).cost(2).check().await.is_allowed());
-    /// assert!(!limiter.request(&bucket).policy(&policy).check().await.is_allowed());
+    /// assert!(limiter.request(&payments).policy(&policy).cost(2).check().await.is_allowed());
+    /// assert!(!limiter.request(&payments).policy(&policy).check().await.is_allowed());
     /// assert!(source.resource("payments", "sho").await?.is_none());
     /// # Ok(()) }
     /// ```
