@@ -258,7 +258,7 @@ async fn limits_of_a_tier_are_raised_by_what_is_added_to_them() {
     house.records.tiers().update(larger, tier.revision, "alice").await.unwrap();
     assert_eq!(limits().await, ["102/hour"]);
     let page = owner.get("/console/consumer?id=abc").await.body;
-    for text in ["grants more", "+ 2/hour", "the limits of the tier <strong>gold</strong> apply"] {
+    for text in ["grants more", "+ 2/hour", "those of the tier <strong>gold</strong> do"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let unknown = owner.post("/console/raise", &[("id", "x"), ("factor", "2"), ("hours", "1")]);
