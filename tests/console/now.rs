@@ -237,7 +237,7 @@ async fn a_denied_consumer_is_reset_raised_blocked_and_unblocked_from_the_page()
 /// Fault: a raised consumer kept a copy of the limits of its tier, so a change of the tier had no
 /// effect on it.
 #[tokio::test]
-async fn limits_of_a_tier_are_raised_by_what_is_added_to_them() {
+async fn a_grant_raises_the_limits_of_a_tier_and_follows_its_changes() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let gold = [("name", "gold"), ("limits", "2/hour")];
@@ -258,7 +258,11 @@ async fn limits_of_a_tier_are_raised_by_what_is_added_to_them() {
     house.records.tiers().update(larger, tier.revision, "alice").await.unwrap();
     assert_eq!(limits().await, ["102/hour"]);
     let page = owner.get("/console/consumer?id=abc").await.body;
-    for text in ["grants more", "+ 2/hour", "those of the tier <strong>gold</strong> do"] {
+    for text in [
+        "grants more",
+        "+ 2/hour",
+        "Apart from grants, no own limits apply now. The limits are those of the tier <strong>gold</strong>.",
+    ] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let unknown = owner.post("/console/raise", &[("id", "x"), ("factor", "2"), ("hours", "1")]);
@@ -266,7 +270,7 @@ async fn limits_of_a_tier_are_raised_by_what_is_added_to_them() {
 }
 
 #[tokio::test]
-async fn what_is_typed_is_granted_until_the_end_of_the_month_or_a_time() {
+async fn typed_limits_are_granted_until_the_end_of_the_month_or_a_given_time() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let typed = [("id", "abc"), ("factor", "typed")];

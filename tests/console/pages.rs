@@ -195,9 +195,9 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .unwrap();
     #[rustfmt::skip]
     let table = [
-        ("2026-02-01T12:30:00", "Own limits applied then",   "10/second, 100/minute", "Own limits apply then, and no others"),
-        ("2026-02-01T13:30",    "2 own limits apply then",   "15/second, 100/minute, 1000/hour", "2 own limits apply then"),
-        ("2026-02-01T16:00:00", "tier",                        "7/second", "those of the tier <strong>gold</strong> do"),
+        ("2026-02-01T12:30:00", "Own limits applied then",   "10/second, 100/minute", "One entry of own limits applies then."),
+        ("2026-02-01T13:30",    "2 own limits apply then",   "15/second, 100/minute, 1000/hour", "2 entries of own limits apply then."),
+        ("2026-02-01T16:00:00", "tier",                        "7/second", "The limits are those of the tier <strong>gold</strong>"),
         ("2026-02-01T17:30:00", "blocked",                     "no call is allowed", "<strong>Blocked.</strong>"),
     ];
     for (at, case, sum, reason) in table {
@@ -215,7 +215,7 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
     let page = owner.get("/console/consumer?id=abc&at=yesterday").await.body;
     assert!(page.contains("This is no time"), "{page}");
     let page = owner.get("/console/consumer?id=unknown").await.body;
-    assert!(page.contains("the configured defaults do"), "{page}");
+    assert!(page.contains("The limits are the configured defaults"), "{page}");
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn a_grant_is_added_to_the_limits_that_apply_and_keeps_its_kind() {
         assert_eq!(bank.call().await.status, 429);
         grant["blocks"] = json!(true);
         let wrong = bank.manage("POST", LIMITS, Some(grant)).await;
-        assert_eq!((wrong.status, message(&wrong).contains("false for a grant")), (400, true));
+        assert_eq!((wrong.status, message(&wrong).contains("a grant cannot block")), (400, true));
     })
     .await;
 }

@@ -114,7 +114,7 @@ async fn a_change_of_a_seen_revision_that_is_not_the_current_one_is_412() {
         let wrong = json!({ "from_date": "2025-06-01T00:00:00Z", "billing_day": 31 });
         let wrong = bank.manage("PUT", &format!("{path}/dates"), Some(wrong)).await;
         assert_eq!(wrong.status, 400);
-        assert!(message(&wrong).contains("a day of every month: 1 to 28"), "{}", wrong.body);
+        assert!(message(&wrong).contains("a day of the month from 1 to 28"), "{}", wrong.body);
         assert_eq!(bank.call().await.status, 200);
         for (end, body) in [("status", status("suspended")), ("dates", dates)] {
             let late = bank.site.request(Method::PUT, &format!("{PREFIX}{path}/{end}"));

@@ -1,4 +1,4 @@
-//! Records that grant: what they add to the limits that apply without them.
+//! Grants: records that add to the limits that apply without them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn grant(limits: &str) -> RecordContent {
     RecordContent::grant("abc", NOON, NOON.plus_micros(1_000_000 * HOUR), limits)
 }
 
-/// Returns limits of the consumer's own.
+/// Returns a record that is no grant.
 fn own(limits: &str) -> RecordContent {
     RecordContent { grants: false, ..grant(limits) }
 }
@@ -106,15 +106,15 @@ async fn calls_stay_counted_when_a_grant_begins_and_ends() {
 }
 
 #[tokio::test]
-async fn a_grant_that_cannot_be_added_is_refused_and_whether_a_record_grants_never_changes() {
+async fn an_invalid_grant_is_refused_and_a_record_never_becomes_or_stops_being_a_grant() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         for (content, expected) in [
-            (grant(""), "limits \"\": expected what the grant adds, more than 0"),
-            (grant("0/hour"), "limits \"0/hour\": expected what the grant adds, more than 0"),
+            (grant(""), "limits \"\": expected at least one limit above 0, because the record is a grant"),
+            (grant("0/hour"), "limits \"0/hour\": expected at least one limit above 0, because the record is a grant"),
             (
                 RecordContent { blocks: true, ..grant("1/hour") },
-                "blocks \"true\": expected false for a grant",
+                "blocks \"true\": expected false, because a grant cannot block",
             ),
         ] {
             let error = records.create(content, "alice").await.unwrap_err();
@@ -123,7 +123,7 @@ async fn a_grant_that_cannot_be_added_is_refused_and_whether_a_record_grants_nev
         let own = records.create(own("1/hour:unit=tokens"), "alice").await.unwrap();
         let error = records.create(grant("1/hour"), "alice").await.unwrap_err();
         assert!(error.to_string().contains("expected the unit tokens"), "{error}");
-        // A grant creates no limit, so it may have other ones than the sixteen of the records.
+        // A grant creates no limit, so its limits do not count towards the sixteen of a sum.
         let many = (1..=16).map(|hours| format!("1/{}minutes", hours * 7)).collect::<Vec<_>>();
         let granted = records.create(grant(&many.join(", ")), "alice").await.unwrap();
 

@@ -297,7 +297,7 @@ async fn the_subject_and_the_rule_of_a_record_never_change_and_are_in_the_histor
 }
 
 #[tokio::test]
-async fn a_block_its_reason_and_its_end_are_of_one_subject_and_one_rule() {
+async fn a_block_and_its_reason_belong_to_one_subject_and_one_rule() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let end = SystemClock.now().plus_micros(HOUR);

@@ -263,10 +263,16 @@ async fn months_on_the_clock_begin_on_the_billing_day_of_each_subscription() {
             let expected = format!("50/day:clock, 600/month:clock{month}");
             assert_eq!(limits(subscription).await, expected);
         }
+        // Two months of the tier begin on the same day for one subscription: the smaller one decides.
+        let tier = records.tiers().read("gold").await.unwrap().unwrap();
+        let both = gold("600/month:clock, 50/day:clock, 7/month:clock:offset=27d");
+        records.tiers().update(both, tier.revision, "alice").await.unwrap();
         let last = created.pop().unwrap();
+        assert_eq!(limits(&last).await, "50/day:clock, 7/month:clock:offset=27days");
         let moved = subscriptions.set_dates(last.id, NOON, None, Some(15), 1, "bob").await.unwrap();
         assert_eq!(moved.content.billing_day, Some(15));
-        assert_eq!(limits(&last).await, "50/day:clock, 600/month:clock:offset=2weeks");
+        let expected = "50/day:clock, 600/month:clock:offset=2weeks, 7/month:clock:offset=27days";
+        assert_eq!(limits(&last).await, expected);
         let query =
             HistoryQuery { owner: Some(last.content.consumer_id), ..HistoryQuery::default() };
         let history = subscriptions.history(&query).await.unwrap();
@@ -274,7 +280,8 @@ async fn months_on_the_clock_begin_on_the_billing_day_of_each_subscription() {
         assert_eq!(days.collect::<Vec<_>>(), [Some(15), Some(28)]);
         for day in [0, 29, 255] {
             let wrong = subscriptions.set_dates(last.id, NOON, None, Some(day), 2, "bob").await;
-            let expected = format!("billing_day \"{day}\": expected a day of every month: 1 to 28");
+            let expected =
+                format!("billing_day \"{day}\": expected a day of the month from 1 to 28");
             assert_eq!(wrong.unwrap_err().to_string(), expected);
         }
     })

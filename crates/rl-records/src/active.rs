@@ -53,8 +53,8 @@ impl Aggregation {
         self.with_tier(tier).limits([]).has_zero()
     }
 
-    /// Returns the combined limits of these records, none of which grants. A 0 in the result always
-    /// blocks.
+    /// Returns the combined limits of records. Do not pass grants: they are added to the result. A 0
+    /// in the result always blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a Limits>) -> Limits {
         let mut records = records.into_iter().peekable();
@@ -148,8 +148,8 @@ pub struct ActiveLimits {
 }
 
 impl ActiveLimits {
-    /// Combines the active records of a subject. If there are none but grants, the tier supplies
-    /// the limits.
+    /// Combines the active records of a subject. If there is no record other than grants, the tier
+    /// supplies the limits.
     pub(crate) fn new(
         records: &[Record],
         tier: Option<TierContent>,
@@ -206,8 +206,8 @@ impl ActiveLimits {
         self.contributions.iter().any(|record| record.blocks)
     }
 
-    /// Returns whether the limits are the configured defaults, because the consumer has no active
-    /// record but grants, and no tier.
+    /// Returns whether the limits come from the configured defaults, because the consumer has no tier
+    /// and no active record other than grants. Grants may have raised them.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.contributions.iter().all(|record| record.grants) && self.tier.is_none()

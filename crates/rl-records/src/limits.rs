@@ -181,7 +181,16 @@ impl Limits {
             }
             _ => *limit,
         });
-        Self::sorted(billed.collect())
+        // A month may begin on this day already. Of two such limits, the smaller one decides.
+        let mut kept: Vec<Limit> = Vec::new();
+        for limit in billed {
+            match kept.iter_mut().find(|known| known.shares_state_with(limit)) {
+                Some(known) if known.max() <= limit.max() => {}
+                Some(known) => *known = limit,
+                None => kept.push(limit),
+            }
+        }
+        Self::sorted(kept)
     }
 
     /// Returns limits that are `factor` times as large.
@@ -210,8 +219,7 @@ impl Limits {
         Self::sorted(sum)
     }
 
-    /// Returns `limit` with what these limits grant: the limit with the same state is added to it.
-    /// Nothing is added to a limit of 0.
+    /// Returns `limit`, raised by the grant with the same state. A limit of 0 stays 0.
     pub(crate) fn grant_to(&self, limit: Limit) -> Limit {
         if limit.max() == 0 {
             return limit;
@@ -219,17 +227,18 @@ impl Limits {
         let same = self.0.iter().find(|granted| granted.shares_state_with(limit));
         let is_shadow = limit.is_shadow();
         let granted = same.map(|&granted| if is_shadow { granted.shadow() } else { granted });
-        // The unit may differ: the limit may be of a tier, which changes without its members.
+        // A tier may have changed its unit after the grant was checked. Then the grant adds nothing.
         granted.and_then(|granted| add(limit, granted).ok()).unwrap_or(limit)
     }
 
-    /// Returns these limits with what `grants` add to each of them.
+    /// Returns these limits, each raised by the grant with the same state.
     pub(crate) fn with_grants(mut self, grants: &Self) -> Self {
         self.0.iter_mut().for_each(|limit| *limit = grants.grant_to(*limit));
         self
     }
 
-    /// Returns `policy` with what these limits add to each of its limits. A block stays a block.
+    /// Returns `policy` with each limit raised by the grant with the same state. A policy that blocks
+    /// is returned unchanged.
     pub(crate) fn add_to_policy(&self, policy: Policy) -> Policy {
         let limits = policy.limits().iter();
         let builder = limits.fold(Policy::builder(), |builder, named| {

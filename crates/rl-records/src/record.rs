@@ -55,11 +55,12 @@ pub struct RecordContent {
     pub bank_id: Option<String>,
     /// The limits. They are added to those of other records that are active at the same time.
     pub limits: Limits,
-    /// Whether the record grants: each limit of it is added to the limit with the same state that
-    /// applies without it, from records, a tier, defaults or another source. It never changes.
+    /// Whether the record is a grant. Each limit of a grant is added to the limit with the same
+    /// state that applies without the grant: from records, a tier, defaults or another source. This
+    /// field never changes.
     ///
-    /// A grant adds no limit of its own, and nothing to a limit of 0. Other records replace the
-    /// tier and the defaults; a grant does not.
+    /// A grant creates no limit, and adds nothing to a limit of 0. Unlike other records, it does not
+    /// replace the tier and the defaults.
     pub grants: bool,
     /// The first instant at which the record is active.
     pub from_date: Timestamp,
@@ -171,11 +172,11 @@ impl RecordContent {
             value.as_deref().map_or(Ok(()), |value| check_name(field, value))?;
         }
         if self.grants && self.blocks {
-            return Err(InvalidField::new("blocks", true, "false for a grant"));
+            return Err(InvalidField::new("blocks", true, "false, because a grant cannot block"));
         }
         let adds = |limit: &Limit| limit.max() > 0;
         if self.grants && !self.limits.as_slice().iter().any(adds) {
-            let expected = "what the grant adds, more than 0";
+            let expected = "at least one limit above 0, because the record is a grant";
             return Err(InvalidField::new("limits", &self.limits, expected));
         }
         if self.to_date > LAST_DATE {
@@ -237,7 +238,11 @@ impl RecordContent {
             return Err(InvalidField::new("rule", rule, "the rule that the record belongs to"));
         }
         if self.grants != before.grants {
-            return Err(InvalidField::new("grants", self.grants, "the value of the record"));
+            return Err(InvalidField::new(
+                "grants",
+                self.grants,
+                "the present value, because it never changes",
+            ));
         }
         Ok(())
     }

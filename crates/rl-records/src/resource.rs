@@ -16,7 +16,7 @@ const MAX_APPS: usize = 1_000;
 /// The limits of a resource, which the listed applications share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceLimitContent {
-    /// The name of the resource: 1 to 250 bytes, unique. The name of a limit never changes.
+    /// The name of the resource: 1 to 250 bytes, unique. The name never changes.
     pub name: String,
     /// The exact names of the applications that share the counters. The resource does not limit
     /// other applications.

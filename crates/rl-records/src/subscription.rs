@@ -96,13 +96,12 @@ pub struct SubscriptionContent {
     pub tier: String,
     /// The status.
     pub status: SubscriptionStatus,
-    /// The first instant at which the subscription grants limits.
+    /// The first instant at which the subscription gives the consumer limits.
     pub from_date: Timestamp,
-    /// The last instant at which the subscription grants limits; `None` if it has no end.
+    /// The last instant at which the subscription gives the consumer limits; `None` if it has no end.
     pub to_date: Option<Timestamp>,
-    /// The day on which the months of the bill begin, 1 to 28; `None` for the first. Limits of the
-    /// tier per month on the clock (`5000/month:clock`) count from this day. Another day begins a
-    /// new count.
+    /// The day of the month, 1 to 28, on which calendar-month limits of the tier
+    /// (`5000/month:clock`) start. `None` means the 1st. Changing the day starts a new count.
     pub billing_day: Option<u8>,
 }
 
@@ -128,30 +127,31 @@ impl SubscriptionContent {
     pub fn checked(self) -> Result<Self, InvalidField> {
         check_name("tier", &self.tier)?;
         if let Some(day) = self.billing_day.filter(|day| !(1..=28).contains(day)) {
-            let expected = "a day of every month: 1 to 28";
+            let expected = "a day of the month from 1 to 28";
             return Err(InvalidField::new("billing_day", day, expected));
         }
         // The consumer and the dates have to fit into a record, too.
-        self.granting(&Limits::UNLIMITED).checked()?;
+        self.active_record(&Limits::UNLIMITED).checked()?;
         Ok(self)
     }
 
-    /// Returns the record with which the subscription grants the limits of its tier.
+    /// Returns the content of the record that the subscription owns while it is active, with the
+    /// limits of its tier.
     #[must_use]
-    pub fn granting(&self, limits: &Limits) -> RecordContent {
+    pub fn active_record(&self, limits: &Limits) -> RecordContent {
         let to = self.to_date.unwrap_or(LAST_DATE);
         let limits = limits.billed_on(self.billing_day);
         RecordContent::new(&self.consumer_id, self.from_date, to, limits)
     }
 
-    /// Returns the record with which the subscription grants nothing from `now` on.
+    /// Returns the record with which the subscription gives no limits from `now` on.
     ///
     /// The record ends just before `now`. Limits of 0 would do harm. Where another record has no
     /// limit, they would reject all calls. With [`ZeroMeans::Unlimited`](crate::ZeroMeans), a
     /// consumer without another record would have no limit at all.
     pub(crate) fn ended(&self, limits: &Limits, now: Timestamp) -> RecordContent {
         let last = Timestamp::from_micros(now.as_micros().saturating_sub(1));
-        let content = self.granting(limits);
+        let content = self.active_record(limits);
         let (from, to) = (content.from_date.min(last), content.to_date.min(last));
         RecordContent { from_date: from, to_date: to, ..content }
     }

@@ -101,20 +101,21 @@ impl SelectedTime {
 fn reason(limits: &ActiveLimits, at: SelectedTime) -> Markup {
     let granting = limits.contributions().iter().filter(|record| record.grants).count();
     let count = limits.contributions().len() - granting;
+    let none = if granting > 0 { "Apart from grants, no own limits" } else { "No own limits" };
     let be = |now: &'static str, then: &'static str| if at.is_now { now } else { then };
     html! {
         @if limits.is_blocked() {
             strong { "Blocked." } " No call is allowed, whatever the other limits are."
         } @else if let Some(tier) = limits.tier() {
-            "No own limits apply " (be("now", "then")) ": those of the tier " strong { (tier) } " do."
+            (none) " apply " (be("now", "then")) ". The limits are those of the tier " strong { (tier) } "."
         } @else if limits.is_default() {
-            "No own limits apply " (be("now", "then")) ", and there is no tier: the configured defaults do."
+            (none) " apply " (be("now", "then")) ", and there is no tier. The limits are the configured defaults."
         } @else if count == 1 {
-            "Own limits apply " (be("now", "then")) ", and no others."
+            "One entry of own limits applies " (be("now", "then")) "."
         } @else {
-            (count) " own limits apply " (be("now", "then")) ". They are added up. A line without a limit adds nothing."
+            (count) " entries of own limits apply " (be("now", "then")) ". They are added up. An entry without a limit adds nothing."
         }
-        @if granting > 0 && !limits.is_blocked() { " A grant adds to each limit of its kind." }
+        @if granting > 0 && !limits.is_blocked() { " Each limit of a grant is added to the limit with the same period and algorithm." }
     }
 }
 

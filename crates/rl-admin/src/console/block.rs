@@ -24,7 +24,7 @@ use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
 /// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
 
-/// The ends that a form offers. `until` is the time in the field beside it.
+/// The ends that a form offers. `until` is the time in the field below.
 const ENDS: [(&str, &str); 4] = [
     ("hour", "For an hour"),
     ("day", "For a day"),
@@ -147,7 +147,8 @@ fn form_page(
             (form_token(visitor))
             (subject::fields(subject))
             input type="hidden" name="back" value=(fields.get("back"));
-            p { "Until the end of the block, every call of this subject is denied, whatever its limits are." }
+            p { "Until the end of the block, the selected rule denies every call of this subject, whatever its limits are. \
+                 \"Every rule\" means every rule that takes its limits from the database." }
             (field("reason", "Reason", problems, |described, is_wrong| html! {
                 input #reason name="reason" value=(fields.raw("reason")) maxlength="500" required
                     autocomplete="off" aria-invalid=[is_wrong] aria-describedby=[described];
@@ -186,17 +187,22 @@ fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[FieldProb
         Some(names) => field("rule", "Rule", problems, |described, is_wrong| {
             html! {
                 select #rule name="rule" aria-invalid=[is_wrong] aria-describedby=[described] {
-                    option value="" { "Every rule" }
+                    option value="" { "Every rule with limits from the database" }
                     @for name in &names { option value=(name) selected[name == picked] { (name) } }
                 }
             }
         }),
-        None => field("rule", "Rule (empty: every rule)", problems, |described, is_wrong| {
-            html! {
-                input #rule name="rule" value=(picked) maxlength="64" autocapitalize="off"
-                    spellcheck="false" aria-invalid=[is_wrong] aria-describedby=[described];
-            }
-        }),
+        None => field(
+            "rule",
+            "Rule (empty: every rule with limits from the database)",
+            problems,
+            |described, is_wrong| {
+                html! {
+                    input #rule name="rule" value=(picked) maxlength="64" autocapitalize="off"
+                        spellcheck="false" aria-invalid=[is_wrong] aria-describedby=[described];
+                }
+            },
+        ),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The page of all blocks, and the banners of a blocked subject.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -18,9 +19,9 @@ use super::visitor::Visitor;
 use super::{subject, text};
 use crate::access::Role;
 
-/// The end of a block without an end: the last second of the year 9999. A block that ends within
-/// this year counts as having no end.
+/// The stored end of a block without an end: the last second of the year 9999.
 pub(super) const NEVER: Timestamp = Timestamp::from_secs(253_402_300_799);
+/// The beginning of the year 9999. A block that ends after it counts as having no end.
 const YEAR_9999: Timestamp = Timestamp::from_secs(253_370_764_800);
 
 /// The number of blocks on the page of all blocks.
@@ -105,27 +106,24 @@ fn block_form(site: &Site) -> Markup {
     }
 }
 
-/// Renders a banner for each block of a subject. Of the blocks under one rule, shows the one that
-/// ends last.
+/// Renders one banner for each rule under which a subject is blocked, with the block that ends
+/// last.
 pub(super) async fn banners(
     site: &Site,
     visitor: &Visitor,
     subject: &Subject,
 ) -> Result<Markup, Failure> {
-    let mut blocks = site.context.records.blocks_of(subject).await?;
-    blocks.sort_by(|one, other| {
-        let key = |block: &Record| (block.content.rule.clone(), block.content.to_date);
-        key(other).cmp(&key(one))
-    });
-    blocks.dedup_by(|shorter, longer| shorter.content.rule == longer.content.rule);
-    blocks.reverse();
+    // The blocks are sorted by their ends, so the map keeps the last one under each rule.
+    let blocks = site.context.records.blocks_of(subject).await?.into_iter();
+    let last = blocks.map(|block| (block.content.rule.clone(), block));
+    let blocks: Vec<_> = last.collect::<BTreeMap<_, _>>().into_values().collect();
     let reasons = reasons(site, &blocks).await?;
     Ok(html! {
         @for (block, reason) in blocks.iter().zip(&reasons) {
             div.banner {
                 div {
                     @match &block.content.rule {
-                        None => p { strong { "Blocked " (end(block)) "." } " Every call is denied." },
+                        None => p { strong { "Blocked " (end(block)) "." } " Every rule that takes its limits from the database denies the calls of this subject." },
                         Some(rule) => p {
                             strong { "Blocked under the rule " (rule) " " (end(block)) "." }
                             " Every call that this rule counts is denied."

@@ -54,7 +54,7 @@ pub(super) async fn show(
             @if visitor.actor.has(Role::CanCreateRateLimits) {
                 div.inline {
                     @if !is_blocked {
-                        a.button href=(site.link("/raise", &[("id", id)])) { "Raise for an hour" }
+                        a.button href=(site.link("/raise", &[("id", id)])) { "Raise the limits" }
                         a.button.danger href=(site.link("/block", &[("id", id)])) { "Block" }
                     }
                     a.button.main href=(site.link("/record/new", &[("consumer", id)])) { "Add limits" }

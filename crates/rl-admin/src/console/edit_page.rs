@@ -275,7 +275,7 @@ pub(super) fn problem(invalid: &InvalidField) -> (&'static str, String) {
 pub(super) fn label_of(field: &str) -> String {
     let label = match field {
         "consumer_id" => "Consumer",
-        "tier" => "Product",
+        "tier" => "Tier",
         "status" => "Status",
         "subject" => "Subject",
         "rule" => "Rule",

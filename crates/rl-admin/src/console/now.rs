@@ -443,7 +443,7 @@ fn actions(site: &Site, visitor: &Visitor, subject: &Subject, block: Option<&Rec
         @if let Some(block) = block {
             (blocks::unblock_form(site, visitor, block, "now"))
         } @else if has_records && visitor.actor.has(Role::CanCreateRateLimits) {
-            a.button.quiet #{ "raise-" (hash) } href=(to("/raise")) { "Raise for an hour" }
+            a.button.quiet #{ "raise-" (hash) } href=(to("/raise")) { "Raise the limits" }
             a.button.quiet #{ "block-" (hash) } href=(to("/block")) { "Block" }
         }
         a.button.quiet #{ "explain-" (hash) } href=(to("/explain")) { "Explain" }

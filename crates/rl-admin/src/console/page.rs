@@ -110,7 +110,7 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "updated" => "The change was saved. It applies to the next call.",
         "deleted" => "The limits were deleted.",
         "reset" => "The counters were reset.",
-        "raised" => "The limits were raised. This applies to the next call.",
+        "raised" => "The grant was created. It applies to the next call.",
         "blocked" => "The block was set. It applies to the next call.",
         "unblocked" => "The block was lifted. This applies to the next call.",
         "reset-partly" => {

@@ -1,4 +1,4 @@
-//! The page that raises the limits of a subject for some time, by a grant.
+//! The page that raises the limits of a subject for a time, with a grant.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::ToSpan;
 use maud::html;
 use rl_core::time::Timestamp;
-use rl_core::{LimitStatus, Realm, Subject};
+use rl_core::{Limit, LimitStatus, Realm, Subject};
 use rl_records::{ChangeError, InvalidField, Limits, RecordContent};
 
 use super::edit_page::{Problems, problem, read_limits};
@@ -39,7 +39,7 @@ const ENDS: [(&str, &str, Option<u64>); 5] = [
     ("4", "4 hours", Some(4)),
     ("24", "a day", Some(24)),
     ("month", "the rest of this month (UTC)", None),
-    ("until", "the time until", None),
+    ("until", "until the time below", None),
 ];
 
 /// The subject, and the limits that apply to it now.
@@ -64,7 +64,7 @@ impl Target {
                 let rules = SubjectRules::find(context, subject.clone(), rule.as_deref())?;
                 let counting = rules.main().and_then(|main| rules.rules[main].as_ref());
                 let name = rule.as_deref().or(counting.map(|rule| &*rule.name));
-                // Without the counters, the present limits are unknown. What is typed can be granted.
+                // If the counters cannot be read, the form offers only typed limits.
                 let usage = rules.read_usage(name).await.ok();
                 let limits = usage.iter().flat_map(|usage| usage.limits());
                 let limits = limits.map(|limit: LimitStatus<'_>| limit.limit());
@@ -73,6 +73,14 @@ impl Target {
             }
         };
         Ok(Self { subject, rule, limits, is_blocked })
+    }
+
+    /// Returns the first of these limits that would be added to no limit, if the present limits are
+    /// known.
+    fn unmatched(&self, added: &Limits) -> Option<Limit> {
+        let present = self.limits.as_slice();
+        let fits = |limit: &Limit| present.iter().any(|known| known.shares_state_with(*limit));
+        added.as_slice().iter().copied().find(|limit| !present.is_empty() && !fits(limit))
     }
 
     /// Returns the record that grants `limits` until `to`.
@@ -122,6 +130,11 @@ pub(super) async fn raise(
         problems.push(("until", "Expected a time in the future, such as 2026-11-21T14:00.".into()));
         return Ok(form_page(&site, &visitor, &form, &target, &problems));
     };
+    if let Some(limit) = target.unmatched(&added) {
+        let problem =
+            format!("{limit}: expected the period and the algorithm of a limit that applies now.");
+        problems.push(("limits", problem));
+    }
     if !problems.is_empty() {
         return Ok(form_page(&site, &visitor, &form, &target, &problems));
     }
@@ -140,7 +153,7 @@ pub(super) async fn raise(
     Ok(subject::done(&site, &form, &target.subject, "raised"))
 }
 
-/// Returns the last instant of the grant.
+/// Returns the last instant of the grant, or `None` if it is not in the future.
 fn end(form: &Fields, now: Timestamp) -> Option<Timestamp> {
     let (value, _, hours) = ENDS.into_iter().find(|(value, ..)| *value == form.get("hours"))?;
     let end = match (value, hours) {
@@ -170,9 +183,9 @@ fn form_page(
     let main = html! {
         p.crumb {
             a href=(site.path()) { "Now" } " / "
-            a.id href=(subject::link(site, "/subject", subject, &[])) { (subject.id()) }
+            a.id href=(subject::link(site, "/subject", subject, &[])) { (subject::title(subject)) }
         }
-        h1 { "Raise the limits" }
+        h1 { "Raise the limits of " (subject::title(subject)) }
         @if !problems.is_empty() {
             div.problems role="alert" tabindex="-1" {
                 h2 { "Nothing was changed" }
@@ -189,10 +202,10 @@ fn form_page(
                 @if let Some(rule) = rule { input type="hidden" name="rule" value=(rule); }
                 input type="hidden" name="back" value=(fields.get("back"));
                 p {
-                    "What you grant is added to the limits that apply"
+                    "A grant is added to the limits that apply"
                     @if let Some(rule) = rule { " under the rule " b.id { (rule) } }
-                    ", wherever they come from. Calls of the present window stay counted. Afterwards, the \
-                     present limits apply again."
+                    ": own limits, or those of the tier, the defaults or the service. Calls that are already \
+                     counted stay counted. When the grant ends, the limits apply without it."
                 }
                 fieldset {
                     legend { "Limits" }
@@ -207,23 +220,23 @@ fn form_page(
                     } }
                     div.check {
                         input #factor-typed type="radio" name="factor" value=(TYPED) checked[fields.get("factor") == TYPED];
-                        label for="factor-typed" { "More by the limits below" }
+                        label for="factor-typed" { "Add the limits below" }
                     }
                     div.field {
-                        label for="limits" { "More" }
+                        label for="limits" { "Limits to add" }
                         textarea #limits name="limits" rows="2" autocomplete="off" autocapitalize="off"
                             spellcheck="false" placeholder="5000/month" aria-invalid=[wrong("limits")]
                             aria-describedby=[described("limits")] { (fields.raw("limits")) }
                         @if let Some((_, problem)) = problem("limits") { p.problem #limits-problem { (problem) } }
                         p.hint {
-                            "One on each line, of the kind that applies now"
+                            "One on each line, with the period and the algorithm of a limit that applies now"
                             @if !limits.is_empty() { ": " (limits) }
-                            ". A limit of another kind adds nothing."
+                            ". Any other limit has no effect."
                         }
                     }
                 }
                 div.field {
-                    label for="hours" { "For" }
+                    label for="hours" { "How long" }
                     select #hours name="hours" {
                         @for (value, label, _) in ENDS {
                             option value=(value) selected[fields.get("hours") == value] { (label) }

@@ -24,6 +24,7 @@ pub(super) fn fields(record: &Record) -> Fields {
         .with("bank_id", text(&content.bank_id))
         .with("from_date", text::field(content.from_date))
         .with("to_date", text::field(content.to_date))
+        .with("grants", if content.grants { "on" } else { "" })
         .with("blocks", if content.blocks { "on" } else { "" });
     with_limits(fields, &content.limits)
 }
@@ -56,6 +57,7 @@ pub(super) fn read(
         bank_id: text("bank_id"),
         rule: text("rule"),
         blocks: form.non_empty("blocks").is_some(),
+        grants: form.non_empty("grants").is_some(),
         ..RecordContent::new(form.get("consumer_id"), from_date, to_date, limits)
     };
     // The subject and the rule of a record never change.
@@ -89,6 +91,13 @@ fn is_time(field: &str) -> bool {
 
 /// Renders the fields of a record. The consumer can be edited only in a new record.
 pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
+    let is_grant = page.fields.non_empty("grants").is_some();
+    let hint = if is_grant {
+        "This is a grant: each limit is added to the limit with the same period and algorithm. At least one is above 0."
+    } else {
+        "Empty: no limit, unless other own limits apply at the same time. A limit of 0 allows no call, unless other \
+         own limits allow some."
+    };
     html! {
         @if is_new {
             (page.text("consumer_id", "Consumer", "Its id: 1 to 250 bytes."))
@@ -107,7 +116,7 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
                 (page.time("to_date", "To", "The end of this second."))
             }
         }
-        (page.limits("Empty: these own limits add nothing. A limit of 0 allows no call, unless other own limits do."))
+        (page.limits(hint))
         @if page.fields.non_empty("asks_unlimited").is_some() {
             input type="hidden" name="asks_unlimited" value="on";
             div.check {
@@ -125,10 +134,12 @@ pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
                 (page.text("bank_id", "Bank", ""))
             }
         }
-        div.check {
+        @if is_grant {
+            input type="hidden" name="grants" value="on";
+        } @else { div.check {
             input #blocks type="checkbox" name="blocks" checked[page.fields.non_empty("blocks").is_some()];
             label for="blocks" { "Block this consumer from the first to the last second, whatever its other limits are" }
-        }
+        } }
     }
 }
 

@@ -200,7 +200,7 @@ pub(super) async fn preview(
         false => text::limits(active.limits()),
     };
     Ok(Rejection::preview(&html! {
-        @if at > content.to_date { "The limits would have ended already, and limit nothing." }
+        @if at > content.to_date { "The end of these limits is in the past, so they would have no effect." }
         @else {
             "At " (text::time(at)) " UTC, the limits of " b.id { (content.subject_id) }
             @if let Some(rule) = &content.rule { " under the rule " b.id { (rule) } }
@@ -301,9 +301,9 @@ fn delete_page(
             dt { "To" } dd { (text::time(content.to_date)) " UTC" }
             dt { "Limits" } dd { (text::limits(&content.limits)) }
             @if content.grants { dt { "Grants" } dd { "these limits in addition to those that apply" } }
-            @if content.blocks { dt { "Blocks" } dd { "the consumer, in this time" } }
+            @if content.blocks { dt { "Blocks" } dd { "the consumer, during this time" } }
         }
-        p { "The history keeps them. Other own limits and the tier of the consumer stay." }
+        p { "The limits stay in the history. Other own limits and the tier of the consumer stay." }
         form method="post" action=(site.link("/record/delete", &[])) {
             (form_token(visitor))
             input type="hidden" name="record" value=(record.id);

@@ -75,7 +75,7 @@ pub(super) async fn list(
 fn table(site: &Site, visitor: &Visitor, resources: &[ResourceLimit]) -> Markup {
     html! {
         @if resources.is_empty() {
-            p.empty.quiet-now { "No resource has a limit." }
+            p.empty.quiet-now { "There is no resource." }
         } @else {
             table.list {
                 thead { tr {

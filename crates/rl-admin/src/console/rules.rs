@@ -58,11 +58,11 @@ pub(super) async fn list(
                 "These are the rules that this server knows. It decides no requests, so it has denied none: the \
                  programs of the services have their own rules and counts."
             } @else if of_database.is_some() {
-                "The rules of this service. A request has to pass every rule that matches it. Those of the database can \
-                 be changed here, the others in the file of the service. Counts are those of this process."
+                "The rules of this service. A request is allowed if every rule that matches it allows it. Rules \
+                 from the database can be changed here. Change the others in the rule file. Counts are those of this process."
             } @else if has_rules {
-                "The rules of this service, in their order. A request has to pass every rule that matches it. They \
-                 are set in the program or in its file, and cannot be changed here. Counts are those of this process."
+                "The rules of this service, in their order. A request is allowed if every rule that matches it allows it. \
+                 They are set in the program or in its file, and cannot be changed here. Counts are those of this process."
             } @else {
                 "This service has no rules: the same limits apply to every request that it counts. Counts are those \
                  of this process."

@@ -51,8 +51,8 @@ pub(super) fn read(fields: &Fields) -> Result<Subject, Failure> {
     }
 }
 
-/// Reads a subject that can have records, in the form in which the limiter counts it: people type
-/// addresses in any notation.
+/// Reads a subject that can have records. Converts an address to the form in which the limiter counts
+/// it, because people type addresses in any notation.
 pub(super) fn read_with_records(
     site: &Site,
     visitor: &Visitor,
@@ -74,7 +74,8 @@ pub(super) fn read_with_records(
     if can_have_records(&subject) {
         return Ok(subject);
     }
-    let message = "This subject is counted by a hash of its id, so it can have no limits of its own and no block.";
+    let message =
+        "This subject is known only by a hash of its id, so it cannot have own limits or blocks.";
     Err(Failure::new(StatusCode::BAD_REQUEST, "No such subject", message))
 }
 
@@ -116,7 +117,7 @@ pub(super) fn title(subject: &Subject) -> String {
     }
 }
 
-/// Returns whether a subject can have records, and so be raised and blocked.
+/// Returns whether a subject can have records, and so grants and blocks.
 pub(super) fn can_have_records(subject: &Subject) -> bool {
     let limits = Limits::UNLIMITED;
     RecordContent::of_subject(subject, Timestamp::EPOCH, Timestamp::EPOCH, limits).is_ok()

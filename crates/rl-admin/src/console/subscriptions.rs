@@ -61,8 +61,8 @@ pub(super) async fn list(
         }
         (confirmation(fields.get("done")))
         p.note {
-            "A subscription gives a consumer the limits of a product, which is a tier, from one time to another. They \
-             are added to the own limits of the consumer."
+            "A subscription gives a consumer the limits of a tier (the product) while its status is active or past \
+             due, and its dates include the present. These limits are added to the consumer's own limits."
         }
         (filter_form(&site, &fields, &tiers))
         (table(&site, &visitor, &fields, &found.subscriptions))
@@ -92,7 +92,7 @@ fn filter_form(site: &Site, fields: &Fields, tiers: &[Tier]) -> Markup {
                 input #consumer type="search" name="consumer" value=(fields.get("consumer"))
                     maxlength="250" autocapitalize="off" spellcheck="false";
             }
-            (choice("tier", "Product", "All", fields.get("tier"), tiers))
+            (choice("tier", "Tier", "All", fields.get("tier"), tiers))
             div {
                 label for="status" { "Status" }
                 select #status name="status" {
@@ -123,8 +123,8 @@ fn table(
         } @else {
             table.list {
                 thead { tr {
-                    th scope="col" { "Consumer" } th scope="col" { "Product" } th scope="col" { "Status" }
-                    th scope="col" { "Since (UTC)" } th scope="col" { "Until (UTC)" }
+                    th scope="col" { "Consumer" } th scope="col" { "Tier" } th scope="col" { "Status" }
+                    th scope="col" { "From (UTC)" } th scope="col" { "To (UTC)" }
                     th scope="col" { "Billing day" }
                     th scope="col" { span.unseen { "Actions" } }
                 } }
@@ -140,10 +140,10 @@ fn row(site: &Site, visitor: &Visitor, fields: &Fields, subscription: &Subscript
     html! {
         tr data-state=(state(*status)) {
             th scope="row" { a.id.whole href=(site.consumer_link(consumer_id)) title=(consumer_id) { (consumer_id) } }
-            td data-label="Product" { (tier) }
+            td data-label="Tier" { (tier) }
             td data-label="Status" { span.state { (word(*status)) } }
-            td data-label="Since" { time { (text::time(*from_date)) } }
-            td data-label="Until" {
+            td data-label="From" { time { (text::time(*from_date)) } }
+            td data-label="To" {
                 @match to_date {
                     Some(to) => time { (text::time(*to)) },
                     None => "no end",
@@ -184,7 +184,7 @@ fn status_form(
             input type="hidden" name="status" value=(next.as_str());
             input type="hidden" name="shown" value=(shown);
             button.quiet.danger[is_final] type="submit" aria-label=(label) {
-                @if is_final { "Cancel for ever" } @else { (verb) }
+                @if is_final { "Cancel it: this is final" } @else { (verb) }
             }
         }
     };
@@ -240,7 +240,7 @@ const fn verb(next: SubscriptionStatus) -> &'static str {
         SubscriptionStatus::Active => "Activate",
         SubscriptionStatus::PastDue => "Mark as past due",
         SubscriptionStatus::Suspended => "Suspend",
-        SubscriptionStatus::Cancelled => "Cancel",
+        SubscriptionStatus::Cancelled => "Cancel the subscription",
     }
 }
 
@@ -254,7 +254,8 @@ pub(super) async fn set_status(
     let id = form.get("subscription").parse().map_err(|_| Failure::no_subscription())?;
     let status = SubscriptionStatus::from_name(form.get("status")).ok_or_else(Failure::no_page)?;
     let revision: i64 = form.get("revision").parse().unwrap_or_default();
-    // As in the API, the role suffices, whatever the effect on the consumer.
+    // As in the API, CanSetSubscriptionStatus suffices, even if the change blocks or unblocks the
+    // consumer.
     let author = Author::new(visitor.actor.name());
     let subscriptions = site.context.records.subscriptions();
     let changed = match subscriptions.set_status(id, status, revision, author).await {
@@ -342,7 +343,7 @@ fn read(form: &Fields) -> Result<SubscriptionContent, Problems> {
     }
     let billing_day = form.non_empty("billing_day").map(str::parse).transpose();
     if billing_day.is_err() {
-        problems.push(("billing_day", "Expected a day of every month: 1 to 28.".to_owned()));
+        problems.push(("billing_day", "Expected a day of the month from 1 to 28.".to_owned()));
     }
     let status = SubscriptionStatus::from_name(form.get("status"));
     let Some(status) = status.filter(|status| FIRST.contains(status)) else {
@@ -363,13 +364,14 @@ fn read(form: &Fields) -> Result<SubscriptionContent, Problems> {
 /// Returns the effect that a new subscription would have.
 async fn preview(site: &Site, content: &SubscriptionContent) -> Result<Rejection, Failure> {
     if content.status == SubscriptionStatus::Requested {
-        let effect = "It would be requested, and would change no limit until it is active.";
+        let effect =
+            "The subscription would be requested. It would change no limit until it is activated.";
         return Ok(Rejection::preview(&html! { (effect) }));
     }
     let Some(tier) = site.context.records.tiers().read(&content.tier).await? else {
         return Ok(Rejection::invalid(vec![("tier", "Expected a tier that exists.".to_owned())]));
     };
-    records::preview(site, &content.granting(&tier.content.limits), None).await
+    records::preview(site, &content.active_record(&tier.content.limits), None).await
 }
 
 async fn form_page(
@@ -397,17 +399,17 @@ async fn form_page(
     let first = FIRST.map(|status| (status.as_str(), word(status)));
     let content = html! {
         (page.text("consumer_id", "Consumer", "Its id: 1 to 250 bytes."))
-        (page.choice("tier", "Product", &names, "A tier."))
-        (page.choice("status", "Status", &first, "Only an active subscription gives the consumer limits."))
+        (page.choice("tier", "Tier", &names, "The tier whose limits the consumer gets."))
+        (page.choice("status", "Status", &first, "A requested subscription gives no limits until it is activated."))
         fieldset {
             legend { "When (UTC)" }
             div.grid.two {
-                (page.time("from_date", "Since", "The first second."))
-                (page.time("to_date", "Until", "The end of this second. Empty: no end."))
+                (page.time("from_date", "From", "The first second."))
+                (page.time("to_date", "To", "The end of this second. Empty: no end."))
             }
         }
-        (page.text("billing_day", "Billing day", "The day, 1 to 28, from which limits of the product per month on the clock \
-            count, such as 5000/month:clock. Empty: the first."))
+        (page.text("billing_day", "Billing day", "The day of the month, 1 to 28, on which the calendar-month limits of the \
+            tier start, such as 5000/month:clock. Empty: the 1st."))
     };
     Ok(page.respond(&content, &html! {}))
 }

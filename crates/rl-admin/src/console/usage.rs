@@ -188,7 +188,7 @@ pub(super) async fn show(
             h1.id { (title) }
             @if may_limit {
                 div.inline {
-                    a.button href=(subject::link(&site, "/raise", &subject, &[])) { "Raise for an hour" }
+                    a.button href=(subject::link(&site, "/raise", &subject, &[])) { "Raise the limits" }
                     a.button.danger href=(subject::link(&site, "/block", &subject, &[])) { "Block" }
                 }
             }

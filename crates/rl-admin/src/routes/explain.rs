@@ -128,7 +128,7 @@ impl Source {
 /// Returns whether limits are those of the database. Without records, the service sets the limits
 /// of subjects other than consumers.
 fn is_of_records(subject: &Subject, active: &ActiveLimits) -> bool {
-    *subject.realm() == Realm::Consumer || !active.contributions().is_empty()
+    *subject.realm() == Realm::Consumer || !active.is_default()
 }
 
 /// Explains whether a request of a consumer would be allowed, and why

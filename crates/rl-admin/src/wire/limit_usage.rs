@@ -165,8 +165,9 @@ pub(crate) struct Considered {
     limits: LimitTexts,
     /// Whether the record blocks the consumer, whatever the other records contain.
     blocks: bool,
-    /// Whether each of the limits is added to the limit of the same kind that applies without the
-    /// record.
+    /// Whether the record is a grant. Each limit of a grant is added to the limit that counts in the
+    /// same window: from other records, a tier, the defaults or the service. This field never
+    /// changes.
     grants: bool,
 }
 

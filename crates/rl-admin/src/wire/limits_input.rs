@@ -71,8 +71,9 @@ pub(crate) struct LimitsInput {
     /// Whether the record blocks the subject, whatever the other records contain.
     #[serde(default)]
     blocks: bool,
-    /// Whether each of the limits is added to the limit of the same kind that applies without the
-    /// record, from other records, a tier or defaults. It never changes.
+    /// Whether the record is a grant. Each limit of a grant is added to the limit that counts in the
+    /// same window: from other records, a tier, the defaults or the service. This field never
+    /// changes.
     #[serde(default)]
     grants: bool,
 }

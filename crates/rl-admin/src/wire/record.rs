@@ -97,8 +97,9 @@ pub(crate) struct Content {
     limits: LimitTexts,
     /// Whether the record blocks the subject, whatever the other records contain.
     blocks: bool,
-    /// Whether each of the limits is added to the limit of the same kind that applies without the
-    /// record.
+    /// Whether the record is a grant. Each limit of a grant is added to the limit that counts in the
+    /// same window: from other records, a tier, the defaults or the service. This field never
+    /// changes.
     grants: bool,
 }
 

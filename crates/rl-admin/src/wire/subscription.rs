@@ -12,7 +12,7 @@ pub(crate) enum SubscriptionStatus {
     /// The consumer has requested the subscription.
     #[default]
     Requested,
-    /// The subscription grants the limits of its tier.
+    /// The subscription gives the consumer the limits of its tier.
     Active,
     /// A payment is late. The subscription grants its limits as before.
     PastDue,
@@ -58,13 +58,13 @@ pub(crate) struct SubscriptionInput {
     #[serde(default)]
     #[schema(required = false)]
     status: SubscriptionStatus,
-    /// The first instant at which the subscription grants limits.
+    /// The first instant at which the subscription gives the consumer limits.
     from_date: Date,
-    /// The last instant at which the subscription grants limits; without it, there is no end.
+    /// The last instant at which the subscription gives the consumer limits; without it, there is no end.
     #[serde(default)]
     to_date: Option<Date>,
-    /// The day on which the months of the bill begin: limits of the tier per month on the clock
-    /// count from it. Without it, they count from the first.
+    /// The day of the month, 1 to 28, on which calendar-month limits of the tier
+    /// (`5000/month:clock`) start. Without it, they start on the 1st.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 28)]
     billing_day: Option<u8>,
@@ -99,13 +99,13 @@ pub(crate) struct StatusInput {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DatesInput {
-    /// The first instant at which the subscription grants limits.
+    /// The first instant at which the subscription gives the consumer limits.
     pub(crate) from_date: Date,
-    /// The last instant at which the subscription grants limits; without it, there is no end.
+    /// The last instant at which the subscription gives the consumer limits; without it, there is no end.
     #[serde(default)]
     pub(crate) to_date: Option<Date>,
-    /// The day on which the months of the bill begin; without it, the first. Another day begins a
-    /// new count of each month.
+    /// The day of the month, 1 to 28, on which calendar-month limits of the tier start. Without it,
+    /// they start on the 1st. Changing the day starts a new count.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 28)]
     pub(crate) billing_day: Option<u8>,
@@ -119,11 +119,12 @@ pub(crate) struct SubscriptionState {
     /// The name of the tier, which is the product.
     tier: String,
     status: SubscriptionStatus,
-    /// The first instant at which the subscription grants limits.
+    /// The first instant at which the subscription gives the consumer limits.
     from_date: Date,
-    /// The last instant at which the subscription grants limits; `null` if there is no end.
+    /// The last instant at which the subscription gives the consumer limits; `null` if there is no end.
     to_date: Option<Date>,
-    /// The day on which the months of the bill begin; `null` for the first.
+    /// The day of the month, 1 to 28, on which calendar-month limits of the tier start. `null` means
+    /// the 1st.
     #[schema(minimum = 1, maximum = 28)]
     billing_day: Option<u8>,
 }

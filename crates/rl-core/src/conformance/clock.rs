@@ -59,7 +59,7 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
         Clause::State,
         subject.used(&policy).await,
         vec![2, 2, 2],
-        "the anchors count apart",
+        "limits with different anchors have separate states",
     );
 }
 

@@ -19,9 +19,9 @@ pub enum Anchor {
     /// that begins at 12:00:00. Periods of whole weeks begin on Monday; [`Period::MONTH`] is the
     /// calendar month. Other periods are counted from 1970-01-01T00:00.
     Clock,
-    /// As with [`Clock`](Self::Clock), but each window begins later by this time: with 14 days, a
-    /// month begins on the 15th, and with 16 hours, a day begins at midnight in Singapore.
-    /// [`Limit::with_clock_offset`](super::Limit::with_clock_offset) checks its length.
+    /// Windows begin later than with [`Clock`](Self::Clock), by this offset. With 14 days, a month
+    /// begins on the 15th. With 16 hours, a day begins at midnight in Singapore.
+    /// [`Limit::with_clock_offset`](super::Limit::with_clock_offset) checks the length of the offset.
     ClockOffset(Period),
 }
 

@@ -45,7 +45,7 @@ pub enum InvalidLimit {
     NoRetryHint,
     /// A limit without fixed windows was aligned to the clock.
     NotFixedWindow,
-    /// The windows would begin too long after those on the clock.
+    /// The offset is not shorter than the period, or is longer than 27 days for a month.
     OffsetTooLong {
         /// The period.
         period: Period,

@@ -121,14 +121,14 @@ impl Limit {
         }
     }
 
-    /// Returns the same fixed window limit with windows that begin on the clock, each later by
-    /// `offset` ([`Anchor::ClockOffset`]). A window that began before the offset was set does not
-    /// count after it.
+    /// Returns the same fixed window limit with windows that begin on the clock, shifted by `offset`
+    /// ([`Anchor::ClockOffset`]). Another offset starts a new count.
     ///
     /// # Errors
     ///
     /// Returns an error if the algorithm is not [`Algorithm::FixedWindow`], or if the offset is not
-    /// shorter than the period. For months, it is at most 27 days, so that every month has the day.
+    /// shorter than the period. For a calendar month it is at most 27 days, because every month has
+    /// 28.
     ///
     /// # Examples
     ///

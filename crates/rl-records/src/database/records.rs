@@ -295,8 +295,9 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
-    /// Returns the limits at an instant of the subject of a record, under its rule: those without
-    /// the change, and those with it. The record is new, or replaces the one with the id `replaced`.
+    /// Returns the limits at the instant `at`, before and after a record with this content is stored.
+    /// The record is new, or replaces the record `replaced`. The limits are those of its subject
+    /// under its rule.
     ///
     /// The limits of tiers and the defaults are those of consumers.
     ///
@@ -322,10 +323,11 @@ impl Records {
         Ok((before, ActiveLimits::new(&records, tier, self.aggregation())))
     }
 
-    /// Returns the limits of a subject at an instant under each rule that has active records of its
-    /// own, and, at first with `None`, those under every other rule.
+    /// Returns the limits of a subject at an instant, by rule. The entry `None` has the limits under
+    /// every rule that no active record names.
     ///
-    /// The limits of tiers and the defaults are those of consumers.
+    /// For a subject that is no consumer and has no active record, the result is the defaults of
+    /// consumers, which do not apply to it.
     ///
     /// # Errors
     ///
@@ -349,9 +351,7 @@ impl Records {
         let limits = |rule: &Option<String>| {
             let applies = |record: &&Record| record.content.applies_under(rule.as_deref());
             let records: Vec<_> = records.iter().filter(applies).cloned().collect();
-            // The tier has an effect only if there is no record.
-            let tier = tier.clone().filter(|_| records.is_empty());
-            ActiveLimits::new(&records, tier, self.aggregation())
+            ActiveLimits::new(&records, tier.clone(), self.aggregation())
         };
         Ok(rules.map(|rule| (rule.clone(), limits(&rule))).collect())
     }
@@ -384,7 +384,7 @@ impl Records {
         let reads = &self.database.reads;
         let mut records = record_table::overlapping(reads, realm, id, start, end).await?;
         records.retain(|record| record.content.applies_under(rule));
-        // The tier has an effect only if there is no record but grants.
+        // The tier has an effect only if there is no record other than grants.
         let tier = match records.iter().all(|record| record.content.grants) {
             true => tier_members::find_tier(reads, realm, id).await?,
             false => None,

@@ -146,7 +146,7 @@ impl<'a> Subscriptions<'a> {
         let tier = find_tier(&mut transaction, &content.tier).await?;
         let record_id = match content.status {
             Active => {
-                let record = content.granting(&tier.content.limits);
+                let record = content.active_record(&tier.content.limits);
                 Some(insert_record(&mut transaction, record, by).await?)
             }
             _ => None,
@@ -238,8 +238,8 @@ impl<'a> Subscriptions<'a> {
     }
 
     /// Changes the dates and the billing day of a subscription, and in the same transaction the
-    /// record that the subscription owns. The record of a suspended subscription gets them with the
-    /// next activation.
+    /// record that the subscription owns. While the
+    /// subscription is suspended, its record changes only when it is activated again.
     ///
     /// # Errors
     ///
@@ -332,7 +332,7 @@ async fn change_record(
     let limits = &tier.content.limits;
     let wanted = match content.status {
         SubscriptionStatus::Suspended => content.ended(limits, transaction.now()),
-        _ => content.granting(limits),
+        _ => content.active_record(limits),
     };
     match owned {
         // While a subscription stays suspended, its record stays as it is.

@@ -33,7 +33,7 @@ struct TimelineSpan {
     rule: Option<String>,
     limits: Limits,
     blocks: bool,
-    grants: bool,
+    is_grant: bool,
 }
 
 /// A policy, and the first and the last instant at which it applies.
@@ -42,7 +42,7 @@ struct Stretch {
     from: Timestamp,
     to: Timestamp,
     policy: Option<Policy>,
-    has_record: bool,
+    has_own_limits: bool,
     grants: Limits,
 }
 
@@ -59,7 +59,7 @@ impl Timeline {
         let spans = records.into_iter().map(|record| {
             let RecordContent { from_date, to_date, rule, limits, blocks, grants, .. } =
                 record.content;
-            TimelineSpan { from: from_date, to: to_date, rule, limits, blocks, grants }
+            TimelineSpan { from: from_date, to: to_date, rule, limits, blocks, is_grant: grants }
         });
         let has_tier = tier.is_some();
         tiers.extend(tier.map(|tier| tier.name));
@@ -108,7 +108,7 @@ impl Timeline {
     }
 
     fn found(&self, stretch: &Stretch) -> FoundPolicy {
-        let is_default = !stretch.has_record && !self.has_tier;
+        let is_default = !stretch.has_own_limits && !self.has_tier;
         FoundPolicy { policy: stretch.policy.clone(), is_default, grants: stretch.grants.clone() }
     }
 
@@ -129,9 +129,9 @@ impl Timeline {
                 from = from.max(span.to.plus_micros(1));
             }
         }
-        let active = |grants: bool| {
+        let active = |is_grant: bool| {
             let is_active = move |span: &&TimelineSpan| {
-                span.grants == grants && (span.from..=span.to).contains(&now)
+                span.is_grant == is_grant && (span.from..=span.to).contains(&now)
             };
             spans().filter(is_active).map(|span| &span.limits)
         };
@@ -144,7 +144,7 @@ impl Timeline {
             }
             None => policy_of(&self.aggregation.limits(active(false)).with_grants(&grants)),
         };
-        Stretch { from, to, policy, has_record: active(false).next().is_some(), grants }
+        Stretch { from, to, policy, has_own_limits: active(false).next().is_some(), grants }
     }
 }
 
@@ -155,11 +155,11 @@ pub(super) struct FoundPolicy {
     /// Whether the policy is that of the defaults, because there is neither an active record nor a
     /// tier.
     pub(super) is_default: bool,
-    /// What is added to the limits of another source, if those apply.
+    /// The grants to add if the limits come from another source.
     pub(super) grants: Limits,
 }
 
-/// Returns what is found of a subject without a record.
+/// Returns the policy of a subject without records.
 impl Default for FoundPolicy {
     fn default() -> Self {
         Self { policy: None, is_default: true, grants: Limits::UNLIMITED }
@@ -179,7 +179,7 @@ mod tests {
             rule: None,
             limits: format!("{max}/hour").parse().unwrap(),
             blocks: false,
-            grants: false,
+            is_grant: false,
         });
         timeline_of(spans.collect())
     }
@@ -217,7 +217,7 @@ mod tests {
             rule: rule.map(ToOwned::to_owned),
             limits: limits.parse().unwrap(),
             blocks: false,
-            grants: false,
+            is_grant: false,
         };
         let timeline = timeline_of(vec![
             span(None, "100/hour"),

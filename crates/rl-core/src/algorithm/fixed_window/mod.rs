@@ -159,7 +159,7 @@ impl Alignment {
         Self::Multiples { shift: (shift + period - offset) % period }
     }
 
-    /// Returns the number by which the scripts on Redis align a window.
+    /// Returns the constant `alignment` of `clock_window.lua`.
     #[cfg(feature = "redis")]
     pub(crate) const fn constant(self) -> u64 {
         match self {
@@ -180,8 +180,8 @@ impl Alignment {
     }
 }
 
-/// Returns the time until the end of a window that begins `offset` after a calendar month. Not
-/// inlined, because it takes a hundred instructions.
+/// Returns the time from `first_charge` to the end of its window. Windows begin `offset` after the
+/// beginning of each calendar month. Not inlined, because it takes a hundred instructions.
 #[inline(never)]
 const fn open_for_rest_of_month(first_charge: u64, offset: u64) -> u64 {
     match first_charge.checked_sub(offset) {
@@ -189,7 +189,7 @@ const fn open_for_rest_of_month(first_charge: u64, offset: u64) -> u64 {
             let (begin, length) = calendar_month(time);
             length - (time - begin)
         }
-        // The window began in 1969.
+        // `first_charge` is in the window that began in December 1969.
         None => offset - first_charge,
     }
 }

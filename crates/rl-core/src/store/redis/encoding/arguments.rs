@@ -165,7 +165,7 @@ fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding
     }
 }
 
-/// Returns the number by which `clock_window.lua` aligns the windows of a limit.
+/// Returns the constant `alignment` of `clock_window.lua`.
 fn alignment(limit: Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow { anchor } => Alignment::new(limit.period(), anchor).constant(),

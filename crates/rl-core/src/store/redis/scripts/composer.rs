@@ -67,11 +67,11 @@ impl AlgorithmParts {
             Kind::FixedWindow => (include_str!("algorithms/fixed_window.lua"), ""),
             Kind::ClockWindow => (
                 include_str!("algorithms/clock_window.lua"),
-                "now - (now + offset_i) % period_i + period_i",
+                "now - (now + alignment_i) % period_i + period_i",
             ),
             Kind::MonthWindow => (
                 include_str!("algorithms/clock_window.lua"),
-                "month_end(now - offset_i) + offset_i",
+                "month_end(now - alignment_i) + alignment_i",
             ),
             Kind::WindowCounter => (include_str!("algorithms/sliding_window_counter.lua"), ""),
             Kind::SlidingWindow => (include_str!("algorithms/sliding_window.lua"), ""),

@@ -1,13 +1,13 @@
 -- Fixed window on the clock: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
--- WINDOW_END stands for the end of the window that contains now. Windows begin at multiples of the
--- period, counted from `offset` before the epoch, or `offset` after the beginning of each calendar
--- month.
+-- WINDOW_END stands for the end of the window that contains now. For kind 1, windows begin at
+-- multiples of the period, counted from `alignment` before the epoch. For kind 2, they begin
+-- `alignment` after the beginning of each calendar month.
 --
 -- Cells: the time until the window ends (0 if it is unused), the used units, and the time of the
 -- first charge in the window.
 --@ cells left used since
---@ constants period max offset
+--@ constants period max alignment
 
 --@ month
 -- Returns the end of the calendar month that contains the time. Years begin in March here, so that

@@ -180,7 +180,7 @@ local function read_constants(at)
     slot.max, at = struct.unpack('>I7', plan, at + 7)
     -- For a sliding window (kind 4) the number is the precision, which the tag contains too. For
     -- buckets and GCRA it is the capacity. It is not in the tag, so it may change while the state
-    -- is kept. For windows on the clock (kinds 1 and 2) it aligns them.
+    -- is kept. For windows on the clock (kinds 1 and 2) it is their alignment.
     if slot.kind > 0 and slot.kind < 7 and slot.kind ~= 3 then
       slot.extra, at = struct.unpack('>I7', plan, at)
     end
