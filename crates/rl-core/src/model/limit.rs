@@ -45,7 +45,7 @@ pub struct Limit {
     is_shadow: bool,
     unit: Unit,
     // The wait in milliseconds that clients read after a denial by a concurrency limit. Other
-    // limits ignore it. A `Period` would make errors with two limits larger than 128 bytes.
+    // limits ignore it.
     retry_hint: u32,
 }
 

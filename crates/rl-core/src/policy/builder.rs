@@ -79,7 +79,7 @@ impl PolicyBuilder {
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);
-                    return Err(InvalidPolicy::SharedState { first, second });
+                    return Err(InvalidPolicy::SharedState { limits: Box::new([first, second]) });
                 }
                 if earlier.name.eq_ignore_ascii_case(name) {
                     return Err(InvalidPolicy::NameTwice { name: name.to_string() });

@@ -28,10 +28,8 @@ pub enum InvalidPolicy {
     },
     /// Two limits differ only in `max` or burst, so they would count in the same state.
     SharedState {
-        /// The limit that was added first.
-        first: Limit,
-        /// The limit that was added later.
-        second: Limit,
+        /// The limit that was added first, and the one that was added later.
+        limits: Box<[Limit; 2]>,
     },
     /// A decision would take too long, because the sliding windows and logs store too many entries
     /// together.
@@ -54,7 +52,8 @@ impl fmt::Display for InvalidPolicy {
             Self::NameTwice { name } => {
                 write!(f, "limit name {name:?} is used twice: give one of the two another name")
             }
-            Self::SharedState { first, second } => {
+            Self::SharedState { limits } => {
+                let [first, second] = &**limits;
                 write!(
                     f,
                     "limits {first} and {second} would share one counter: keep the stricter one, give \

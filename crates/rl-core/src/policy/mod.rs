@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(Policy::new([]).unwrap_err(), InvalidPolicy::Empty);
         assert_eq!(
             Policy::new([second, Limit::per_second(5)]).unwrap_err(),
-            InvalidPolicy::SharedState { first: second, second: Limit::per_second(5) }
+            InvalidPolicy::SharedState { limits: Box::new([second, Limit::per_second(5)]) }
         );
         let twice = Policy::builder().named("second", Limit::per_day(1)).limit(second).build();
         assert_eq!(twice.unwrap_err(), InvalidPolicy::NameTwice { name: "second".into() });
