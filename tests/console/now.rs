@@ -282,6 +282,7 @@ async fn typed_limits_are_granted_until_the_end_of_the_month_or_a_given_time() {
         ("0/month", "month", "", "limits-problem"),
         ("5000/month", "until", "", "until-problem"),
         ("5000/month", "until", "2020-01-01T00:00", "until-problem"),
+        ("5000/month", "month", "9998-01-02T03:04", "until-problem"),
     ] {
         let refused = raise(&[("limits", limits), ("hours", hours), ("until", until)]).await;
         assert_eq!(refused.status, 422, "{limits} {hours} {until}");

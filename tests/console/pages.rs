@@ -377,7 +377,7 @@ async fn blocks_are_listed_with_their_reason_and_lifted() {
 async fn resources_are_listed_with_their_applications() {
     let house = House::new().await;
     let viewer = house.log_in(VIEWER).await;
-    assert!(viewer.get("/console/resources").await.body.contains("No resource has a limit."));
+    assert!(viewer.get("/console/resources").await.body.contains("There is no resource."));
     for (name, apps, limits) in
         [("POST /pay", &["shop", "app"][..], "5/second, 900/day"), ("GET /x", &["app"], "0/second")]
     {
@@ -546,7 +546,10 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     let page = viewer.get("/console/consumer?id=abc").await;
     assert_eq!(page.status, 200);
     assert!(page.body.contains("The counters are unavailable"), "{}", page.body);
-    assert!(page.body.contains("Own limits apply now"), "the limits are still shown");
+    assert!(
+        page.body.contains("One entry of own limits applies now."),
+        "the limits are still shown"
+    );
 }
 
 #[tokio::test]

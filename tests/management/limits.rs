@@ -42,6 +42,7 @@ async fn a_grant_is_added_to_the_limits_that_apply_and_keeps_its_kind() {
         let mut grant = content("consumer", "abc", &["2/hour:sliding-log"]);
         grant["grants"] = json!(true);
         let granted = create(&bank, grant.clone()).await;
+        assert!(granted["warning"].is_null(), "{granted}");
         assert_eq!((&granted["grants"], &own["grants"]), (&json!(true), &json!(false)));
         let statuses =
             [bank.call().await.status, bank.call().await.status, bank.call().await.status];
@@ -52,6 +53,11 @@ async fn a_grant_is_added_to_the_limits_that_apply_and_keeps_its_kind() {
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
         assert_eq!(bank.manage("DELETE", &path, None).await.status, 204);
         assert_eq!(bank.call().await.status, 429);
+        grant["limits"] = json!(["5000/month"]);
+        let useless = create(&bank, grant.clone()).await;
+        let warning =
+            "the grant of 5000/month adds to no limit: those that apply are 1/hour:sliding-log";
+        assert_eq!(useless["warning"], warning);
         grant["blocks"] = json!(true);
         let wrong = bank.manage("POST", LIMITS, Some(grant)).await;
         assert_eq!((wrong.status, message(&wrong).contains("a grant cannot block")), (400, true));

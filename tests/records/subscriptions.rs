@@ -271,7 +271,7 @@ async fn months_on_the_clock_begin_on_the_billing_day_of_each_subscription() {
         assert_eq!(limits(&last).await, "50/day:clock, 7/month:clock:offset=27days");
         let moved = subscriptions.set_dates(last.id, NOON, None, Some(15), 1, "bob").await.unwrap();
         assert_eq!(moved.content.billing_day, Some(15));
-        let expected = "50/day:clock, 600/month:clock:offset=2weeks, 7/month:clock:offset=27days";
+        let expected = "50/day:clock, 7/month:clock:offset=27days, 600/month:clock:offset=2weeks";
         assert_eq!(limits(&last).await, expected);
         let query =
             HistoryQuery { owner: Some(last.content.consumer_id), ..HistoryQuery::default() };

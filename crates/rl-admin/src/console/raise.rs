@@ -6,7 +6,6 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use jiff::ToSpan;
 use maud::html;
 use rl_core::time::Timestamp;
 use rl_core::{Limit, LimitStatus, Realm, Subject};
@@ -34,10 +33,11 @@ const FACTORS: [usize; 4] = [2, 3, 5, 10];
 const TYPED: &str = "typed";
 
 /// The ends that the form offers. The number is the hours from now.
-const ENDS: [(&str, &str, Option<u64>); 5] = [
+const ENDS: [(&str, &str, Option<u64>); 6] = [
     ("1", "an hour", Some(1)),
     ("4", "4 hours", Some(4)),
     ("24", "a day", Some(24)),
+    ("today", "the rest of today (UTC)", None),
     ("month", "the rest of this month (UTC)", None),
     ("until", "until the time below", None),
 ];
@@ -126,8 +126,15 @@ pub(super) async fn raise(
             target.limits.times(factor.ok_or_else(Failure::no_page)? - 1)
         }
     };
+    // A field that the chosen values leave out would be ignored without a word.
+    for (name, field, choice) in [("factor", "limits", TYPED), ("hours", "until", "until")] {
+        if form.get(name) != choice && form.non_empty(field).is_some() {
+            problems
+                .push((field, "Choose the entry for this field above, or clear the field.".into()));
+        }
+    }
     let Some(to) = end(&form, now) else {
-        problems.push(("until", "Expected a time in the future, such as 2026-11-21T14:00.".into()));
+        problems.push(("until", "Expected a time in the future.".into()));
         return Ok(form_page(&site, &visitor, &form, &target, &problems));
     };
     if let Some(limit) = target.unmatched(&added) {
@@ -156,14 +163,14 @@ pub(super) async fn raise(
 /// Returns the last instant of the grant, or `None` if it is not in the future.
 fn end(form: &Fields, now: Timestamp) -> Option<Timestamp> {
     let (value, _, hours) = ENDS.into_iter().find(|(value, ..)| *value == form.get("hours"))?;
+    let before = |next: jiff::civil::Date| {
+        let midnight = instant(next.to_datetime(jiff::civil::Time::midnight()))?;
+        Some(Timestamp::from_micros(midnight.as_micros() - 1))
+    };
     let end = match (value, hours) {
         (_, Some(hours)) => now.plus_micros(hours * HOUR),
-        ("month", _) => {
-            let next = civil(now)?.date().first_of_month().checked_add(1.month()).ok()?;
-            Timestamp::from_micros(
-                instant(next.to_datetime(jiff::civil::Time::midnight()))?.as_micros() - 1,
-            )
-        }
+        ("today", _) => before(civil(now)?.date().tomorrow().ok()?)?,
+        ("month", _) => before(civil(now)?.date().last_of_month().tomorrow().ok()?)?,
         _ => text::parse_time(form.get("until"))?,
     };
     (end > now).then_some(end)

@@ -5,8 +5,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::{Limit, Realm, Subject};
 use rl_records::{
-    Author, CallPeriod, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit,
-    Revised, lifts,
+    Author, CallPeriod, ChangeError, DatabaseError, Expected, Record, RecordContent, RecordId,
+    ResourceLimit, Revised, lifts,
 };
 
 use crate::access::{Actor, Role};
@@ -54,13 +54,41 @@ pub(super) async fn warning(context: &Context, record: &Record) -> Option<String
              limits nothing."
         ));
     }
-    let warning = lifted_limits(context, record).await;
+    let warning = match record.content.grants {
+        true => useless_grant(context, record).await,
+        false => lifted_limits(context, record).await,
+    };
     warning.unwrap_or_else(|error| {
         // The record has already been stored, so only the warning is lost.
         let kind = error.kind().as_str();
         tracing::warn!(target: "rl_admin", kind, "record not compared with its tier");
         None
     })
+}
+
+/// Returns a warning if a limit of the grant `record` is added to no limit that applies when the
+/// grant begins.
+async fn useless_grant(
+    context: &Context,
+    record: &Record,
+) -> Result<Option<String>, DatabaseError> {
+    let RecordContent { rule, limits, from_date, .. } = &record.content;
+    let (subject, at) = (record.content.subject(), (*from_date).max(context.now()));
+    let by_rule = context.records.active_limits_by_rule(&subject, at).await?;
+    let Some(active) = by_rule.get(rule).or_else(|| by_rule.get(&None)) else { return Ok(None) };
+    // The limits of another subject without records are those of the service, which are unknown here.
+    if *subject.realm() != Realm::Consumer && active.is_default() {
+        return Ok(None);
+    }
+    let applying = active.limits();
+    let fits = |limit: &Limit| {
+        applying.as_slice().iter().any(|known| known.max() > 0 && known.shares_state_with(*limit))
+    };
+    let useless = limits.as_slice().iter().find(|limit| !fits(limit));
+    Ok(useless.map(|limit| {
+        let applying = if applying.is_empty() { "none".to_owned() } else { applying.to_string() };
+        format!("the grant of {limit} adds to no limit: those that apply are {applying}")
+    }))
 }
 
 /// Returns the warning about the limits that `record` lifts, if it lifts any.
