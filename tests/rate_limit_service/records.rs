@@ -353,7 +353,9 @@ async fn a_server_without_a_management_publishes_its_denials() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.yaml");
     let (url, store) = (&database.url, redis.url());
-    let text = format!("store: {store}\n{RULES}server: {{ deadline: 30s, records: {{ database: {url:?} }} }}\n");
+    let text = format!(
+        "store: {store}\n{RULES}server: {{ deadline: 30s, records: {{ database: {url:?} }} }}\n"
+    );
     fs::write(&file, text).unwrap();
     let variable = |name: &str| name.starts_with("RL_LISTEN").then(|| "127.0.0.1:0".to_owned());
     let server = Server::start(&Source::RuleFile(file), variable).await.unwrap();
