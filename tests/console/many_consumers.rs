@@ -17,8 +17,9 @@ use crate::records::Database;
 /// The longest acceptable time of a page in a soak test.
 const LONGEST: Duration = Duration::from_millis(150);
 
-/// The longest acceptable time of a month with all consumers, which adds up all rows of the month.
-const LONGEST_MONTH: Duration = Duration::from_secs(5);
+/// The longest acceptable time of a month with all consumers, which adds up all rows of the month:
+/// at most 1.4 s with a million consumers on an idle machine.
+const LONGEST_MONTH: Duration = Duration::from_secs(3);
 
 /// Creates this number of consumers, each with a record, and with calls of this day and month. A
 /// thousandth of them is blocked. The consumer `busy` has calls of 30 days.

@@ -2,12 +2,15 @@
 //!
 //! A limiter without rules is treated like one rule without a name, which counts every subject.
 
+use std::collections::BTreeMap;
+
 use rl_core::key::CountedAs;
 use rl_core::rules::CountingRule;
 use rl_core::{
     Decision, FailureKind, LimiterRequest, Policy, RateLimiter, Realm, ResetError, StoreError,
     Subject,
 };
+use rl_records::ActiveLimits;
 
 use crate::access::Actor;
 use crate::audit;
@@ -429,4 +432,16 @@ pub(crate) fn name_of(subject: &Subject) -> String {
         _ => subject.id().to_string(),
     };
     format!("{}/{id}", subject.realm().as_str())
+}
+
+/// Returns the limits that the database sets for a subject under a rule. Returns `None` if the
+/// service sets them, because the subject is no consumer and has no own limits.
+pub(crate) fn limits_of_database<'a>(
+    by_rule: &'a BTreeMap<Option<String>, ActiveLimits>,
+    subject: &Subject,
+    rule: Option<&str>,
+) -> Option<&'a ActiveLimits> {
+    let under_rule = rule.and_then(|rule| by_rule.get(&Some(rule.to_owned())));
+    let active = under_rule.or_else(|| by_rule.get(&None))?;
+    (*subject.realm() == Realm::Consumer || !active.is_default()).then_some(active)
 }

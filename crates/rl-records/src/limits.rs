@@ -250,6 +250,29 @@ impl Limits {
         }
     }
 
+    /// Returns the first of these limits that, in a grant, adds to none of the limits `applying`.
+    /// Limits of 0 are left out, because they add nothing by intention.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_records::Limits;
+    ///
+    /// let applying: Limits = "60/minute, 400/day:clock".parse()?;
+    /// let [some, none]: [Limits; 2] = ["30/minute".parse()?, "5000/month".parse()?];
+    /// assert_eq!(some.useless_grant(&applying), None);
+    /// assert_eq!(none.useless_grant(&applying).unwrap().to_string(), "5000/month");
+    /// # Ok::<(), rl_records::InvalidField>(())
+    /// ```
+    #[must_use]
+    pub fn useless_grant(&self, applying: &Self) -> Option<Limit> {
+        let adds = |limit: &Limit| {
+            let grant = Self(vec![*limit]);
+            applying.0.iter().any(|known| grant.grant_to(*known) != *known)
+        };
+        self.0.iter().copied().find(|limit| limit.max() > 0 && !adds(limit))
+    }
+
     /// Checks that each of these limits can be added to those with the same state in `others`.
     pub(crate) fn check_additions<'a>(
         &'a self,

@@ -11,6 +11,8 @@ use rl_core::Subject;
 use rl_core::time::Timestamp;
 use rl_records::{ChangeError, Expected};
 
+use super::HOUR;
+use super::edit_page::{FieldProblem, field, refusal};
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
@@ -21,9 +23,6 @@ use crate::access::Role;
 use crate::audit;
 use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
 
-/// An hour in microseconds.
-const HOUR: u64 = 3_600_000_000;
-
 /// The ends that a form offers. `until` is the time in the field below.
 const ENDS: [(&str, &str); 4] = [
     ("hour", "For an hour"),
@@ -31,9 +30,6 @@ const ENDS: [(&str, &str); 4] = [
     ("until", "Until the time below"),
     ("never", "For ever"),
 ];
-
-/// A field, and the problem with its content.
-type FieldProblem = (&'static str, String);
 
 /// Shows the form.
 pub(super) async fn form(
@@ -112,8 +108,8 @@ fn read_end(form: &Fields, now: Timestamp) -> Option<Timestamp> {
     }
 }
 
-/// Returns the names of the rules under which the subject can be blocked. Returns `None` if only
-/// the services know their rules.
+/// Returns the names of the rules under which the subject can be blocked. Returns `None` in
+/// a server outside the service, which does not know the rules of the service.
 fn known_rules(site: &Site, subject: &Subject) -> Option<Vec<String>> {
     match rules_with_source(&site.context, subject) {
         Some(rules) => Some(rules.into_iter().map(|rule| rule.name).collect()),
@@ -136,12 +132,7 @@ fn form_page(
             a.id href=(subject::link(site, "/subject", subject, &[])) { (title) }
         }
         h1 { "Block " span.id { (title) } }
-        @if !problems.is_empty() {
-            div.problems role="alert" tabindex="-1" {
-                h2 { "Nothing was changed" }
-                ul { @for (field, problem) in problems { li { a href={ "#" (field) } { (problem) } } } }
-            }
-        }
+        (refusal(problems))
         @if let Some(note) = note_on_unenforced_records(&site.context, subject) { p.problem { (note) } }
         form.sheet method="post" action=(site.link("/block", &[])) {
             (form_token(visitor))
@@ -178,8 +169,8 @@ fn form_page(
     (status, page(site, Some(visitor), "Block a subject", Tab::Blocks, main)).into_response()
 }
 
-/// Renders the field for a rule: a list of the known ones, or a text if only the services know
-/// them. Without rules, there is no field.
+/// Renders a select field of the known rules, or a text field if they are unknown. Renders nothing
+/// if the service has no rules.
 fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[FieldProblem]) -> Markup {
     let picked = fields.get("rule");
     match known {
@@ -203,24 +194,5 @@ fn rule_field(fields: &Fields, known: Option<Vec<String>>, problems: &[FieldProb
                 }
             },
         ),
-    }
-}
-
-/// Renders a field around its input, with the problem below it. The input gets the id of the
-/// problem, and whether there is one.
-fn field(
-    name: &str,
-    label: &str,
-    problems: &[FieldProblem],
-    input: impl FnOnce(Option<String>, Option<&'static str>) -> Markup,
-) -> Markup {
-    let problem = problems.iter().find(|(field, _)| *field == name);
-    let id = format!("{name}-problem");
-    html! {
-        div.field {
-            label for=(name) { (label) }
-            (input(problem.map(|_| id.clone()), problem.map(|_| "true")))
-            @if let Some((_, problem)) = problem { p.problem #(id) { (problem) } }
-        }
     }
 }

@@ -21,6 +21,7 @@ use crate::access::Role;
 
 /// The stored end of a block without an end: the last second of the year 9999.
 pub(super) const NEVER: Timestamp = Timestamp::from_secs(253_402_300_799);
+
 /// The beginning of the year 9999. A block that ends after it counts as having no end.
 const YEAR_9999: Timestamp = Timestamp::from_secs(253_370_764_800);
 
@@ -54,7 +55,7 @@ pub(super) async fn list(
                 } }
             }
             @if blocks.len() == SHOWN as usize {
-                p.hint { "The " (SHOWN) " blocks that end first." }
+                p.hint { "Only the " (SHOWN) " blocks that end first are shown." }
             }
         }
     };

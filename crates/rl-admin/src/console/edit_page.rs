@@ -13,8 +13,11 @@ use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
 
-/// The invalid fields of a form, each with a message.
-pub(super) type Problems = Vec<(&'static str, String)>;
+/// An invalid field of a form, with a message.
+pub(super) type FieldProblem = (&'static str, String);
+
+/// The invalid fields of a form.
+pub(super) type Problems = Vec<FieldProblem>;
 
 /// The reason why a form was not saved. The page of the form shows it.
 pub(super) struct Rejection {
@@ -225,6 +228,37 @@ impl EditPage<'_> {
                 }
                 @if has_hint { p.hint #{ (name) "-hint" } { (hint) } }
             }
+        }
+    }
+}
+
+/// Renders the list of problems above a form without a preview, or nothing.
+pub(super) fn refusal(problems: &[FieldProblem]) -> Markup {
+    html! {
+        @if !problems.is_empty() {
+            div.problems role="alert" tabindex="-1" {
+                h2 { "Nothing was changed" }
+                ul { @for (field, problem) in problems { li { a href={ "#" (field) } { (problem) } } } }
+            }
+        }
+    }
+}
+
+/// Renders a field of a form without a preview: its label, its input and its problem. `input` gets
+/// the values of `aria-describedby` and `aria-invalid`.
+pub(super) fn field(
+    name: &str,
+    label: &str,
+    problems: &[FieldProblem],
+    input: impl FnOnce(Option<String>, Option<&'static str>) -> Markup,
+) -> Markup {
+    let problem = problems.iter().find(|(field, _)| *field == name);
+    let id = format!("{name}-problem");
+    html! {
+        div.field {
+            label for=(name) { (label) }
+            (input(problem.map(|_| id.clone()), problem.map(|_| "true")))
+            @if let Some((_, problem)) = problem { p.problem #(id) { (problem) } }
         }
     }
 }

@@ -98,3 +98,6 @@ mod usage;
 mod visitor;
 
 pub use builder::{Console, ConsoleBuilder};
+
+/// An hour in microseconds.
+const HOUR: u64 = 3_600_000_000;

@@ -8,10 +8,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::html;
 use rl_core::time::Timestamp;
-use rl_core::{Limit, LimitStatus, Realm, Subject};
+use rl_core::{LimitStatus, Subject};
 use rl_records::{ChangeError, InvalidField, Limits, RecordContent};
 
-use super::edit_page::{Problems, problem, read_limits};
+use super::HOUR;
+use super::edit_page::{Problems, field, problem, read_limits, refusal};
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, form_token, page};
@@ -20,11 +21,8 @@ use super::visitor::Visitor;
 use super::{subject, text};
 use crate::access::Role;
 use crate::audit;
-use crate::subject_rules::SubjectRules;
+use crate::subject_rules::{SubjectRules, limits_of_database};
 use crate::wire::{civil, instant};
-
-/// An hour in microseconds.
-const HOUR: u64 = 3_600_000_000;
 
 /// The factors that the form offers.
 const FACTORS: [usize; 4] = [2, 3, 5, 10];
@@ -55,12 +53,10 @@ impl Target {
         let subject = subject::read_with_records(site, visitor, fields)?;
         let rule = fields.non_empty("rule").map(ToOwned::to_owned);
         let context = &site.context;
-        let (limits, is_blocked) = match (subject.realm(), subject.id().as_text(), &rule) {
-            (Realm::Consumer, Some(id), None) => {
-                let active = context.records.active_limits(id, context.now()).await?;
-                (active.limits().clone(), active.is_blocked())
-            }
-            _ => {
+        let by_rule = context.records.active_limits_by_rule(&subject, context.now()).await?;
+        let (limits, is_blocked) = match limits_of_database(&by_rule, &subject, rule.as_deref()) {
+            Some(active) => (active.limits().clone(), active.is_blocked()),
+            None => {
                 let rules = SubjectRules::find(context, subject.clone(), rule.as_deref())?;
                 let counting = rules.main().and_then(|main| rules.rules[main].as_ref());
                 let name = rule.as_deref().or(counting.map(|rule| &*rule.name));
@@ -73,14 +69,6 @@ impl Target {
             }
         };
         Ok(Self { subject, rule, limits, is_blocked })
-    }
-
-    /// Returns the first of these limits that would be added to no limit, if the present limits are
-    /// known.
-    fn unmatched(&self, added: &Limits) -> Option<Limit> {
-        let present = self.limits.as_slice();
-        let fits = |limit: &Limit| present.iter().any(|known| known.shares_state_with(*limit));
-        added.as_slice().iter().copied().find(|limit| !present.is_empty() && !fits(limit))
     }
 
     /// Returns the record that grants `limits` until `to`.
@@ -137,7 +125,9 @@ pub(super) async fn raise(
         problems.push(("until", "Expected a time in the future.".into()));
         return Ok(form_page(&site, &visitor, &form, &target, &problems));
     };
-    if let Some(limit) = target.unmatched(&added) {
+    // Without known limits, the grant may add to those of the service.
+    let useless = added.useless_grant(&target.limits).filter(|_| !target.limits.is_empty());
+    if let Some(limit) = useless {
         let problem =
             format!("{limit}: expected the period and the algorithm of a limit that applies now.");
         problems.push(("limits", problem));
@@ -184,24 +174,16 @@ fn form_page(
     problems: &Problems,
 ) -> Response {
     let Target { subject, rule, limits, is_blocked } = target;
-    let problem = |name: &str| problems.iter().find(|(field, _)| *field == name);
-    let wrong = |name: &str| problem(name).map(|_| "true");
-    let described = |name: &str| problem(name).map(|_| format!("{name}-problem"));
     let main = html! {
         p.crumb {
             a href=(site.path()) { "Now" } " / "
             a.id href=(subject::link(site, "/subject", subject, &[])) { (subject::title(subject)) }
         }
         h1 { "Raise the limits of " (subject::title(subject)) }
-        @if !problems.is_empty() {
-            div.problems role="alert" tabindex="-1" {
-                h2 { "Nothing was changed" }
-                ul { @for (field, problem) in problems { li { a href={ "#" (field) } { (problem) } } } }
-            }
-        }
+        (refusal(problems))
         @if *is_blocked {
-            p.problem { "This consumer is blocked. To let it call, lift the block." }
-            p { a.button href=(subject::link(site, "/subject", subject, &[])) { "To the consumer" } }
+            p.problem { "This subject is blocked. To let it call, lift the block." }
+            p { a.button href=(subject::link(site, "/subject", subject, &[])) { "To its page" } }
         } @else {
             form.sheet method="post" action=(site.link("/raise", &[])) {
                 (form_token(visitor))
@@ -229,18 +211,16 @@ fn form_page(
                         input #factor-typed type="radio" name="factor" value=(TYPED) checked[fields.get("factor") == TYPED];
                         label for="factor-typed" { "Add the limits below" }
                     }
-                    div.field {
-                        label for="limits" { "Limits to add" }
+                    (field("limits", "Limits to add", problems, |described, is_wrong| html! {
                         textarea #limits name="limits" rows="2" autocomplete="off" autocapitalize="off"
-                            spellcheck="false" placeholder="5000/month" aria-invalid=[wrong("limits")]
-                            aria-describedby=[described("limits")] { (fields.raw("limits")) }
-                        @if let Some((_, problem)) = problem("limits") { p.problem #limits-problem { (problem) } }
+                            spellcheck="false" placeholder="5000/month" aria-invalid=[is_wrong]
+                            aria-describedby=[described] { (fields.raw("limits")) }
                         p.hint {
                             "One on each line, with the period and the algorithm of a limit that applies now"
                             @if !limits.is_empty() { ": " (limits) }
                             ". Any other limit has no effect."
                         }
-                    }
+                    }))
                 }
                 div.field {
                     label for="hours" { "How long" }
@@ -250,12 +230,10 @@ fn form_page(
                         }
                     }
                 }
-                div.field {
-                    label for="until" { "Until (UTC)" }
+                (field("until", "Until (UTC)", problems, |described, is_wrong| html! {
                     input #until type="datetime-local" step="1" name="until" value=(fields.raw("until"))
-                        autocomplete="off" aria-invalid=[wrong("until")] aria-describedby=[described("until")];
-                    @if let Some((_, problem)) = problem("until") { p.problem #until-problem { (problem) } }
-                }
+                        autocomplete="off" aria-invalid=[is_wrong] aria-describedby=[described];
+                }))
                 div.buttons {
                     button.main type="submit" { "Raise" }
                     a.button href=(subject::back(site, fields, subject)) { "Cancel" }

@@ -11,6 +11,7 @@ use rl_core::Subject;
 use rl_core::time::Timestamp;
 use rl_records::{ActiveLimits, ChangeError, Record, RecordContent, RecordId};
 
+use super::HOUR;
 use super::changes::differences;
 use super::edit_page::{EditPage, Rejection};
 use super::failure::Failure;
@@ -22,9 +23,6 @@ use super::text;
 use super::visitor::Visitor;
 use crate::access::Role;
 use crate::audit;
-
-/// An hour in microseconds.
-const HOUR: u64 = 3_600_000_000;
 
 /// Shows an empty form. The suggested dates span a year from the current hour.
 pub(super) async fn new(

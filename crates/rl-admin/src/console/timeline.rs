@@ -4,13 +4,13 @@ use maud::{Markup, html};
 use rl_core::time::Timestamp;
 use rl_records::{Record, RecordContent};
 
+use super::HOUR;
 use super::active::SelectedTime;
 use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
 use crate::access::Role;
 
-const HOUR: u64 = 3_600_000_000;
 const DAY: u64 = 24 * HOUR;
 
 /// The timeline shows at most `BACK` before now, and `AHEAD` after now, because some records end in

@@ -127,7 +127,7 @@ impl<'de, const MAX: u32> Deserialize<'de> for PageSize<MAX> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Search {
-    /// Selects the records whose consumer id begins with this text. The search is case-sensitive.
+    /// Selects the records of consumers with an id that begins with this text. The search is case-sensitive.
     #[param(value_type = Option<Name>)]
     pub(crate) search: Option<Name>,
     /// Selects the records that are active at this time.
@@ -162,7 +162,7 @@ pub(crate) struct SearchLimits {
     /// Selects the records under this rule.
     #[param(example = "login")]
     pub(crate) rule: Option<String>,
-    /// Selects the records whose subject begins with this text. The search is case-sensitive.
+    /// Selects the records of subjects with an id that begins with this text. The search is case-sensitive.
     #[param(value_type = Option<Name>)]
     pub(crate) search: Option<Name>,
     /// Selects the records that are active at this time.
@@ -453,7 +453,7 @@ pub(crate) struct SearchMonth {
     /// Selects the subjects of this realm instead of consumers.
     #[param(value_type = Option<RealmText>)]
     pub(crate) realm: Option<RealmText>,
-    /// Selects the subjects whose id begins with this text. The search is case-sensitive.
+    /// Selects the subjects with an id that begins with this text. The search is case-sensitive.
     #[param(value_type = Option<Name>)]
     pub(crate) search: Option<Name>,
     /// Selects the calls under this rule. An empty name selects limiters without rules.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use rl_core::key::{CountedAs, RequestInfo};
 use rl_core::rules::CountingRule;
-use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
+use rl_core::{Decision, FailureKind, Origin, RetryAfter, Subject};
 use rl_records::ActiveLimits;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,7 +16,9 @@ use crate::read::{
     Allowed, CanGetRateLimits, ConsumerId, ExplainQuery, ExplainedRequest, PathParam, QueryParams,
     SubjectParams,
 };
-use crate::subject_rules::{check_rule, check_tier, name_of, note_on_tiers, request, tier_of};
+use crate::subject_rules::{
+    check_rule, check_tier, limits_of_database, name_of, note_on_tiers, request, tier_of,
+};
 use crate::wire::{
     Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
     seconds_of,
@@ -113,7 +115,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the source of limits that the records of a subject yield, if they decide.
+    /// Returns the source of the limits in `active`. `None` means that the service sets them.
     fn of(active: Option<&ActiveLimits>) -> Self {
         match active {
             None => Self::Service,
@@ -123,12 +125,6 @@ impl Source {
             Some(_) => Self::Records,
         }
     }
-}
-
-/// Returns whether limits are those of the database. Without records, the service sets the limits
-/// of subjects other than consumers.
-fn is_of_records(subject: &Subject, active: &ActiveLimits) -> bool {
-    *subject.realm() == Realm::Consumer || !active.is_default()
 }
 
 /// Explains whether a request of a consumer would be allowed, and why
@@ -179,10 +175,7 @@ pub(crate) async fn explain(
     check_tier(found.rules.iter().flatten(), tier.as_deref())?;
     let peeked = PeekedRequest { subject: &subject, tier: tier.as_deref(), cost };
     let by_rule = context.records.active_limits_by_rule(&subject, context.now()).await?;
-    let active_under = |rule: Option<&str>| {
-        let own = rule.and_then(|rule| by_rule.get(&Some(rule.to_owned())));
-        own.or_else(|| by_rule.get(&None)).filter(|active| is_of_records(&subject, active))
-    };
+    let active_under = |rule: Option<&str>| limits_of_database(&by_rule, &subject, rule);
     let mut rules = Vec::with_capacity(found.rules.len());
     let mut notes = vec![context.note_on_services()];
     for rule in &found.rules {

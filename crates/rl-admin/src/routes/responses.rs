@@ -14,7 +14,7 @@ use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 use crate::error::{ApiError, etag};
 use crate::read::IfMatch;
-use crate::subject_rules::{note_on_unenforced_records, rules_with_source};
+use crate::subject_rules::{limits_of_database, note_on_unenforced_records, rules_with_source};
 use crate::wire::{Name, RateLimit, Resource};
 
 /// Responds with a record and its `ETag`.
@@ -75,17 +75,12 @@ async fn useless_grant(
     let RecordContent { rule, limits, from_date, .. } = &record.content;
     let (subject, at) = (record.content.subject(), (*from_date).max(context.now()));
     let by_rule = context.records.active_limits_by_rule(&subject, at).await?;
-    let Some(active) = by_rule.get(rule).or_else(|| by_rule.get(&None)) else { return Ok(None) };
-    // The limits of another subject without records are those of the service, which are unknown here.
-    if *subject.realm() != Realm::Consumer && active.is_default() {
+    // Limits that the service sets are unknown here.
+    let Some(active) = limits_of_database(&by_rule, &subject, rule.as_deref()) else {
         return Ok(None);
-    }
-    let applying = active.limits();
-    let fits = |limit: &Limit| {
-        applying.as_slice().iter().any(|known| known.max() > 0 && known.shares_state_with(*limit))
     };
-    let useless = limits.as_slice().iter().find(|limit| !fits(limit));
-    Ok(useless.map(|limit| {
+    let applying = active.limits();
+    Ok(limits.useless_grant(applying).map(|limit| {
         let applying = if applying.is_empty() { "none".to_owned() } else { applying.to_string() };
         format!("the grant of {limit} adds to no limit: those that apply are {applying}")
     }))

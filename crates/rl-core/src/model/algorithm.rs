@@ -89,6 +89,7 @@ pub(crate) struct StateId {
     // The upper byte contains the algorithm, and the bit `REQUESTS` if requests are counted. The
     // bits below contain the period in milliseconds, which is less than 2^42.
     kind_and_period: u64,
+    // The precision of a sliding window, or the offset of a window on the clock, in milliseconds.
     precision: u64,
 }
 

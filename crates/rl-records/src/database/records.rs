@@ -32,6 +32,7 @@ use crate::history::{Change, HistoryQuery};
 use crate::record::{Record, RecordContent, check_name, record_id};
 use crate::record_id::RecordId;
 use crate::revision::Expected;
+use crate::tier::TierContent;
 
 /// A database of limits: dated records of subjects, [tiers](Self::tiers),
 /// [subscriptions](Self::subscriptions), and limits of [resources](Self::resources).
@@ -311,11 +312,8 @@ impl Records {
         at: Timestamp,
     ) -> Result<(ActiveLimits, ActiveLimits), DatabaseError> {
         let RecordContent { realm, subject_id, rule, .. } = content;
-        let reads = &self.database.reads;
-        let mut records =
-            record_table::overlapping(reads, realm.as_str(), subject_id, at, at).await?;
+        let (mut records, tier) = self.sources(realm.as_str(), subject_id, at, at).await?;
         records.retain(|record| record.content.applies_under(rule.as_deref()));
-        let tier = tier_members::find_tier(reads, realm.as_str(), subject_id).await?;
         let before = ActiveLimits::new(&records, tier.clone(), self.aggregation());
         records.retain(|record| Some(record.id) != replaced);
         let id = replaced.unwrap_or_else(RecordId::random);
@@ -337,15 +335,9 @@ impl Records {
         subject: &Subject,
         at: Timestamp,
     ) -> Result<BTreeMap<Option<String>, ActiveLimits>, DatabaseError> {
-        let (reads, realm) = (&self.database.reads, subject.realm().as_str());
-        let id = record_id(subject);
-        let records = match &id {
-            Some(id) => record_table::overlapping(reads, realm, id, at, at).await?,
-            None => Vec::new(),
-        };
-        let tier = match &id {
-            Some(id) => tier_members::find_tier(reads, realm, id).await?,
-            None => None,
+        let (records, tier) = match record_id(subject) {
+            Some(id) => self.sources(subject.realm().as_str(), &id, at, at).await?,
+            None => (Vec::new(), None),
         };
         let rules = records.iter().map(|record| record.content.rule.clone()).chain([None]);
         let limits = |rule: &Option<String>| {
@@ -370,30 +362,26 @@ impl Records {
         start: Timestamp,
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
-        self.combined("consumer", consumer, None, start, end).await
-    }
-
-    async fn combined(
-        &self,
-        realm: &str,
-        id: &str,
-        rule: Option<&str>,
-        start: Timestamp,
-        end: Timestamp,
-    ) -> Result<ActiveLimits, DatabaseError> {
-        let reads = &self.database.reads;
-        let mut records = record_table::overlapping(reads, realm, id, start, end).await?;
-        records.retain(|record| record.content.applies_under(rule));
-        // The tier has an effect only if there is no record other than grants.
-        let tier = match records.iter().all(|record| record.content.grants) {
-            true => tier_members::find_tier(reads, realm, id).await?,
-            false => None,
-        };
+        let (mut records, tier) = self.sources("consumer", consumer, start, end).await?;
+        records.retain(|record| record.content.applies_under(None));
         Ok(ActiveLimits::new(&records, tier, self.aggregation()))
     }
 
-    /// Lists the blocks of a subject that are active now, under any rule, those that end first at
-    /// the top.
+    /// Reads the records of a subject that are active at some instant from `start` to `end`, and its
+    /// tier.
+    async fn sources(
+        &self,
+        realm: &str,
+        id: &str,
+        start: Timestamp,
+        end: Timestamp,
+    ) -> Result<(Vec<Record>, Option<TierContent>), DatabaseError> {
+        let reads = &self.database.reads;
+        let records = record_table::overlapping(reads, realm, id, start, end).await?;
+        Ok((records, tier_members::find_tier(reads, realm, id).await?))
+    }
+
+    /// Lists the active blocks of a subject under all rules, the earliest end first.
     ///
     /// # Errors
     ///
@@ -416,9 +404,9 @@ impl Records {
     /// Blocks a subject from now until the time `until`, in one transaction. Concurrent calls run
     /// one after the other, so the last one that succeeds takes effect.
     ///
-    /// The block applies under `rule`; without a name, it applies under every rule. If the subject
-    /// has such a block already, the one that ends last must be as `expected`. This call moves its
-    /// end to `until`, and deletes others of them that would end later.
+    /// `None` means every rule that takes its limits from records. If the subject has a block under
+    /// this rule already, the one that ends last must be as `expected`. This call moves the end of
+    /// that block to `until`, and deletes the other blocks under this rule that end later.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The definitions of the rules in a file, as people read them.
+//! Extracts the definition of each rule from a rule file, for display.
 
 use std::collections::BTreeMap;
 
@@ -62,19 +62,20 @@ fn write_value(text: &mut String, value: &Value) {
             }
             text.push_str(" }");
         }
-        // A number, a truth value, nothing, or a text in quotes. YAML reads them like JSON.
+        // Numbers, booleans, null and quoted strings have the same form in YAML and JSON.
         value => text.push_str(&value.to_string()),
     }
 }
 
-/// Returns whether YAML reads a text without quotes as this text.
+/// Returns whether YAML reads `text` without quotes as the same string.
 fn is_plain(text: &str) -> bool {
     let is_inner = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
     let is_word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
         .iter()
         .any(|word| text.eq_ignore_ascii_case(word));
     let begins = text.starts_with(|char: char| char.is_ascii_alphanumeric() || char == '/');
-    begins && text.chars().all(is_inner) && !is_word && text.parse::<f64>().is_err()
+    let is_number = text.parse::<f64>().is_ok() || text.starts_with("0x") || text.starts_with("0o");
+    begins && text.chars().all(is_inner) && !is_word && !is_number
 }
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn definitions_are_alike_in_every_format() {
+    fn definitions_are_equal_in_yaml_json_and_toml() {
         let yaml = r#"
 store: "redis://${HOST}"
 rules:
@@ -125,12 +126,14 @@ missing = "allow"
     }
 
     #[test]
-    fn texts_that_yaml_would_read_otherwise_are_quoted() {
+    fn strings_that_yaml_would_read_as_other_values_are_quoted() {
         let table = [
             ("5/minute", "5/minute"),
             ("", "\"\""),
             ("10", "\"10\""),
             ("1e3", "\"1e3\""),
+            ("0x1f", "\"0x1f\""),
+            ("0o17", "\"0o17\""),
             ("Yes", "\"Yes\""),
             ("-", "\"-\""),
             ("a: b", "\"a: b\""),
